@@ -2,7 +2,7 @@
 //!
 //! A machine with two sockets has two domains, or more where a socket is divided. A processor reads the memory of
 //! its own domain about twice as fast as that of another, so a process can be bound to one
-//! (`docs/decisions/2026-11-26-memory-domains.md`). Nothing here splits a computation across domains.
+//! (`docs/decisions/2026-11-26-memory-domains.md`). No computation is split across domains.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -14,8 +14,8 @@ pub(crate) const LANES: usize = 16;
 
 /// Sixteen f32 values in registers.
 ///
-/// A value can only be made by an `unsafe` constructor, whose caller vouches that the machine
-/// executes the instructions of these lanes. So code that holds a value may compute with it.
+/// A value can only be made by an `unsafe` constructor, whose caller guarantees that the machine executes the
+/// instructions of these lanes. So code that holds a value may compute with it.
 ///
 /// Constructors that read need as many readable elements as there are lanes, at any alignment.
 pub(crate) trait F32x16: Copy {

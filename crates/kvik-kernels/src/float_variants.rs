@@ -1,7 +1,7 @@
 //! Compiles code that is generic over float lanes for each instruction set.
 
-/// Compiles kernels of [`F32x16`](crate::f32x16::F32x16) for each instruction set by `$kernels!(lanes,
-/// features)`, which defines a constant `KERNELS`, and defines `kernels_of`, which selects among them.
+/// Compiles kernels of [`F32x16`](crate::f32x16::F32x16) for each instruction set by `$kernels!(lanes, features)`,
+/// which defines a constant `KERNELS`, and defines `kernels_of`, which selects among them.
 macro_rules! float_variants {
     ($kernels:ident, $of:ty) => {
         #[cfg(any(test, not(target_arch = "aarch64")))]

@@ -1,8 +1,8 @@
 //! Sixteen sums of products of 16-bit pairs: the lanes in which attention reads quantised keys and values.
 //!
-//! Integer sums are exact, so any order and any register width give the same bits. Quantised values have at most
-//! 8 bits, the numbers they are multiplied with have 16, and a sum has at most 512 products: `127 * 32767 *
-//! 512 < 2^31`.
+//! Integer sums are exact, so any order and any register width give the same bits. Quantised values have at most 8
+//! bits, the numbers they are multiplied with have 16, and a sum has at most 512 products:
+//! `127 * 32767 * 512 < 2^31`.
 
 use crate::f32x16::F32x16;
 
@@ -28,8 +28,8 @@ pub(crate) trait I32x16: Copy {
     unsafe fn load_word(from: *const u8) -> Self::Word;
     /// The four bits at `4 i` and at `16 + 4 i` of each lane, `i < 4`.
     fn nibbles(word: Self::Word, i: usize) -> Self::Pairs;
-    /// Transposes 16 rows of 16 bytes: from `[8 pairs of rows][16] { 2 bytes }` to pairs of columns, `[16] { 2
-    /// bytes }` each, `stride` bytes apart.
+    /// Transposes 16 rows of 16 bytes: from `[8 pairs of rows][16] { 2 bytes }` to pairs of columns,
+    /// `[16] { 2 bytes }` each, `stride` bytes apart.
     unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize);
     /// Each lane plus both its products.
     fn add_products(self, a: Self::Pairs, b: Self::Pairs) -> Self;

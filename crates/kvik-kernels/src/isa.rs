@@ -53,7 +53,7 @@ impl Isa {
     /// The family that `KVIK_ISA` names; the best of this machine if the variable is empty or not set.
     ///
     /// # Errors
-    /// When the name is unknown, or is that of a family that this machine does not execute.
+    /// If the name is unknown, or is that of a family that this machine does not execute.
     pub fn chosen() -> Result<Isa, UnknownIsa> {
         let wanted = std::env::var_os("KVIK_ISA").unwrap_or_default();
         choose(&wanted.to_string_lossy(), &Isa::available())

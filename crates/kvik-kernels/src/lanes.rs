@@ -32,8 +32,8 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Whether two inputs are multiplied at a time, by `dot_two`, in sums of 32 bits.
     const TWO_INPUTS: bool = false;
 
-    /// Whether `dot` reads quantised values as unsigned bytes. If not, values above 127 are stored into it
-    /// minus 128.
+    /// Whether `dot` reads quantised values as unsigned bytes. If not, values of types that use the full range
+    /// of a byte are reduced by 128 first.
     const UNSIGNED: bool;
 
     /// 64 bytes.

@@ -20,7 +20,7 @@ pub enum Constraint {
 /// A control token's name in a text represents that token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calls {
-    /// When calls begin.
+    /// The condition on which calls begin.
     pub start: CallStart,
     /// A form for each tool; every call has one of these forms.
     pub tools: Vec<CallForm>,
@@ -94,7 +94,7 @@ pub enum ArgumentsForm {
     },
 }
 
-/// When an answer becomes a call.
+/// The condition on which an answer becomes a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CallStart {
     /// Immediately; with `after`, following free text that ends with it (`</think>`).

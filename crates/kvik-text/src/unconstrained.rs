@@ -9,7 +9,7 @@ use super::stream::Vocabulary;
 use crate::forms::{Constraint, ConstraintError};
 use crate::sampler::{Sampler, Scratch};
 
-/// A compiled constraint: it has no values.
+/// An uninhabited type in place of compiled constraints.
 #[derive(Debug, Clone)]
 pub enum Guide {}
 

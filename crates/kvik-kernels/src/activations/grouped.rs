@@ -195,8 +195,8 @@ impl Moves<'_> {
         }
     }
 
-    /// Moves one array of a layout: a row has `pieces` of `len` elements, each at `index(panel width, row,
-    /// piece)`.
+    /// Moves one array of a layout: a row has `pieces` of `len` elements, each at
+    /// `index(panel width, row, piece)`.
     fn array<T: Number + Send + Sync>(
         &self,
         from: &[T],

@@ -5,9 +5,9 @@
 //!
 //! 1. scores, by [`floats`](super::floats) or [`quantised`](super::quantised);
 //! 2. scores times `scale`, or with a soft cap `cap tanh(score (scale / cap))`; the maximum `m`; p = exp(s - m);
-//! 2. scores times `scale`, or with a soft cap `cap tanh(score (scale / cap))`; the maximum `m`; p = exp(s - m);
 //!    the sum of p per lane over ascending blocks, then the tree of [`F32x16::sum`];
 //! 3. values weighted by p, by [`floats`](super::floats) or [`quantised`](super::quantised), or if keys hold them
+//!    by [`latent`](super::latent);
 //! 4. splits fold in ascending order, from m = -inf, l = 0, or from m = sink, l = 1, and out = 0:
 //!    m' = max(m, ms), a = exp(m - m'), b = exp(ms - m'), l' = fma(l, a, ls b), out' = fma(out, a, outs b);
 //!    at the end out / l.

@@ -29,9 +29,8 @@ mod system {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The domains that the calling thread's memory is bound to, by itself or by its parent, as `numactl
-    /// --membind` does;
-    /// `None` if it may come from any domain.
+    /// The domains that the calling thread's memory is bound to, by itself or by its parent, as
+    /// `numactl --membind` does; `None` if it may come from any domain.
     pub fn bound_memory_domains() -> Option<Vec<usize>> {
         let mut mask: Mask = [0; NUMBER_MAX / BITS];
         let mut mode: c_int = 0;

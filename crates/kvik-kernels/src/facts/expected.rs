@@ -13,9 +13,9 @@ use crate::{Isa, Pool};
 /// Writes the attention that each key is expected to get from queries distributed like those observed, at
 /// positions whose rotation is `rotation` on average: expected attention as in NVIDIA's kvpress.
 ///
-/// If queries were normal, the mean of exp(q . k / sqrt(d)) would be the exponential of `mean . k / sqrt(d) + k'
-/// covariance k / (2 d)`, with mean and covariance of the rotated queries. The result is the softmax of these
-/// over all keys, averaged over the query heads.
+/// If queries were normal, the mean of exp(q . k / sqrt(d)) would be the exponential of
+/// `mean . k / sqrt(d) + k' covariance k / (2 d)`, with mean and covariance of the rotated queries. The result is
+/// the softmax of these over all keys, averaged over the query heads.
 ///
 /// * `rotation`: `[pairs]` mean cosine and sine of each pair's angle: see
 ///   [`RopeTable::mean_rotation`](crate::RopeTable::mean_rotation); elements without a pair are not rotated

@@ -13,8 +13,8 @@ const PIECE: usize = 32 * 256;
 
 /// The sum and the second moments of a layer's queries before rotation, head by head.
 ///
-/// Rows are added one by one, so their division into calls does not matter. Takes about half of `heads *
-/// dim^2` floats.
+/// Rows are added one by one, so their division into calls does not matter. Takes about half of `heads * dim^2`
+/// floats.
 #[derive(Debug, Clone)]
 pub struct QueryMoments {
     dim: usize,

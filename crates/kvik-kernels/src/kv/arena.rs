@@ -153,8 +153,8 @@ impl KvArena {
     /// * `position`: among those that the head stores
     /// * `key`: `[key_dim]`
     ///
-    /// * `position`: a position that the head stores When a shape does not fit, or the layer, the head or the
-    ///   position does not exist.
+    /// # Panics
+    /// If a shape does not fit, or the layer, the head or the position does not exist.
     pub fn write_key(&mut self, layer: usize, head: usize, seq: &SeqKv<'_>, position: usize, key: &[f32]) {
         let shape = self.layout.layers()[layer];
         assert!(key.len() == shape.key_dim, "key is [{}]", shape.key_dim);

@@ -16,8 +16,8 @@
 //! scales of Q4S  [16 positions] bf16                        groups of 512 dimensions
 //! ```
 //!
-//! Vectors are stored [rotated](super::rotate). The dequantised element is `value * scale`, in Q4 `value * scale
-//! + minimum`. In Q4S the minimum is not stored: it is -8 scales.
+//! Vectors are stored [rotated](super::rotate). The dequantised element is `value * scale`, in Q4
+//! `value * scale + minimum`. In Q4S the minimum is not stored: it is -8 scales.
 
 use half::bf16;
 

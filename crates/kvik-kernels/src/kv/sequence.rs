@@ -2,7 +2,7 @@
 
 use super::{BLOCK_POSITIONS, KvArena, KvKind, KvLayer};
 
-/// The stored keys and values of one sequence in the layer at hand.
+/// The stored keys and values of one sequence in one layer.
 #[derive(Debug, Clone, Copy)]
 pub struct SeqKv<'a> {
     /// Block `i` holds stored positions `16 i .. 16 i + 16` of every KV head; other sequences may share it.
@@ -16,8 +16,8 @@ pub struct SeqKv<'a> {
 /// Heads that have dropped positions store the others without gaps, so each has its own count.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadTail<'a> {
-    /// Tile `i`, as [`KvLayout::tile`](super::KvLayout::tile) numbers them, holds the head's stored positions `16
-    /// (blocks + i) .. 16 (blocks + i) + 16`. It may belong to another layer or head in its block if its shape
+    /// Tile `i`, as [`KvLayout::tile`](super::KvLayout::tile) numbers them, holds the head's stored positions
+    /// `16 (blocks + i) .. 16 (blocks + i) + 16`. It may belong to another layer or head in its block if its shape
     /// and formats are those of this layer.
     pub tiles: &'a [u32],
     /// Number of positions of the sequence that this head has dropped.

@@ -1,9 +1,9 @@
 //! The layout of a tile: sixteen rows of a matrix, one per SIMD lane.
 //!
 //! A tile is a list of planes, each covering the whole row length, small ones first. For every `chunk` of 32
-//! columns the planes of quantised values hold 64-byte vectors in which byte `4 * row + i` belongs to column `4 *
-//! group + i`; a vector holds one group of bytes, two of nibbles or four of two-bit values, the first in the low
-//! bits:
+//! columns the planes of quantised values hold 64-byte vectors in which byte `4 * row + i` belongs to column
+//! `4 * group + i`; a vector holds one group of bytes, two of nibbles or four of two-bit values, the first in the
+//! low bits:
 //!
 //! ```text
 //!   d     [blocks][16 rows] f16 or u8    high  [chunks][high_bits][64 bytes]

@@ -11,8 +11,8 @@
 //! - 14-bit values: for every 32 columns, with the exact integer `dot = Σ w · x`, `acc = fma(d · dx, dot, acc)`,
 //!   where `dx` is the input's scale divided by the square of the maximum quantised value;
 //! - quantised values: for every block of the weights, with exact integers `dot = Σ scale · Σ level · code` and
-//!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has mins, `acc =
-//!   fma(m · dx, sum, acc)`, where `dx` is the scale of the input's block.
+//!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has mins,
+//!   `acc = fma(m · dx, sum, acc)`, where `dx` is the scale of the input's block.
 //!
 //! The order depends on nothing else: not on the number of rows, their panels, the tiles or the threads.
 

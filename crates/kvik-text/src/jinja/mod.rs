@@ -8,7 +8,7 @@
 //! The language is Jinja2 as Hugging Face configures it: `trim_blocks`, `lstrip_blocks`, `break` and
 //! `continue`, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`; and, as in llama.cpp,
 //! `from_json` and the methods that change a list or a mapping. Templates cannot include others. Where
-//! Jinja has Python's semantics, so has this.
+//! Jinja has Python's semantics, this interpreter has them too.
 
 mod arguments;
 mod ast;

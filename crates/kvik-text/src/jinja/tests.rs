@@ -29,7 +29,7 @@ fn rendering_equals_python() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Their programs use the language like today's model files.
+/// Published templates parse: they use the language like today's model files.
 #[test]
 fn published_templates_are_in_the_language() {
     let Some(directory) = std::env::var_os("KVIK_VOCABULARIES") else {

@@ -26,7 +26,7 @@ struct OpenCall {
     name: String,
 }
 
-/// Gives every call an identifier in this form, and every result that of its call: the call that it names, else
+/// Assigns every call an identifier in this form, and every result that of its call: the call that it names, else
 /// the first call of the same tool, else the first call.
 pub(super) fn tell(messages: &mut [Value], form: CallIds) {
     let mut open: Vec<OpenCall> = Vec::new();

@@ -10,7 +10,7 @@ use crate::arguments::{complete_arguments, whole_surrogates};
 /// The form in which a template expects the arguments of earlier tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arguments {
-    /// JSON text as the model wrote it. Kept if possible: the prompt then repeats exactly the generated
+    /// JSON text as the model wrote it, unchanged if possible: the prompt then repeats exactly the generated
     /// tokens, whose keys and values are in the cache.
     Text,
     /// JSON text, even if the request sent an object: the template concatenates it with other texts.

@@ -34,7 +34,7 @@ impl Ranks {
         Ranks(map)
     }
 
-    /// From pairs of token texts in order of rank. Skips merges whose parts or result are not in the
+    /// A table from pairs of token texts in order of rank. Skips merges whose parts or result are not in the
     /// vocabulary, because they can never apply.
     pub(super) fn from_merges<'a>(
         vocab: &Vocab,

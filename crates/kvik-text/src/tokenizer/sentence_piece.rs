@@ -36,7 +36,7 @@ pub(super) struct SentencePiece {
     newlines: Option<FxHashMap<usize, Token>>,
 }
 
-/// When a space is added before a stretch of plain text.
+/// The condition on which a space is added before a stretch of plain text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpacePrefix {
     Never,
@@ -48,7 +48,7 @@ pub(super) enum SpacePrefix {
 }
 
 impl SentencePiece {
-    /// From scores, one per token (GGUF).
+    /// A tokenizer from scores, one per token (GGUF).
     pub(super) fn from_scores(
         vocab: &Vocab,
         scores: &[f32],
@@ -58,7 +58,7 @@ impl SentencePiece {
         SentencePiece::new(vocab, ranks_of_scores(vocab, scores), unknown, prefix)
     }
 
-    /// From merges in order of rank (tokenizer.json).
+    /// A tokenizer from merges in order of rank (tokenizer.json).
     pub(super) fn from_merges<'a>(
         vocab: &Vocab,
         merges: impl Iterator<Item = (&'a str, &'a str)>,
@@ -88,7 +88,7 @@ impl SentencePiece {
         SentencePiece { fuses_unknown, ..self }
     }
 
-    /// Lets no merge cross a line boundary, and keeps a run of newlines that is a token whole (Gemma 4).
+    /// Prevents merges across line boundaries, and keeps a run of newlines that is a token whole (Gemma 4).
     pub(super) fn by_lines(mut self, vocab: &Vocab) -> SentencePiece {
         let tokens = (0..vocab.len() as Token).filter_map(|id| Some((vocab.text(id)?, id)));
         let newlines = tokens.filter(|(text, _)| text.bytes().all(|byte| byte == b'\n'));

@@ -37,7 +37,7 @@ pub(super) enum Part<'t> {
     Special(Token),
 }
 
-/// Which control tokens are parsed in a text.
+/// The control tokens that are parsed in a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Controls<'a> {
     /// All.

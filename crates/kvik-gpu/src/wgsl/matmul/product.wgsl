@@ -12,9 +12,8 @@ const RUNS: u32 = BLOCK_LEN / RUN;
 
 var<workgroup> lanes: array<f32, 64u * BATCH>;
 
-// Multiplies the matrix that begins at byte `matrix`, of `params.rows` rows, by `count` inputs from number
-// `first` on:
-// `input_row` and `result_at` return where each is read and where its results are stored.
+// Multiplies the matrix that begins at byte `matrix`, of `params.rows` rows, by `count` inputs from number `first`
+// on: `input_row` and `result_at` return where each is read and where its results are stored.
 fn multiply(matrix: u32, first: u32, count: u32, tile: u32, local: u32) {
     let row = min(tile * TILE_ROWS + local / LANES, params.rows - 1u);
     let quads = params.cols / 4u;

@@ -111,8 +111,8 @@ proptest! {
         let lark = lark.unwrap();
         let constraint = Constraint::Lark(lark.clone());
         let compiled = compiler().compile(&constraint).map(|_| ());
-        // derivre 0.3 panics if two alternatives match the same bytes with different expressions: `"éé" | [é]
-        // [é]`.
+        // derivre 0.3 panics if two alternatives match the same bytes with different expressions:
+        // `"éé" | [é] [é]`.
         prop_assume!(compiled != Err(ConstraintError::Unusable(COMPILER_FAILED.to_owned())));
         prop_assert_eq!(compiled, Ok(()), "{}\n{}", gbnf, lark);
         for text in texts {

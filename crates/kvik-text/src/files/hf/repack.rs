@@ -31,8 +31,8 @@ pub(super) struct Repacked {
     pub(super) data: Vec<u8>,
 }
 
-/// Weights of all experts: `blocks` is `[experts, rows, blocks of a row, 16]`, `scales` `[experts, rows, blocks
-/// of a row]`. The rows of two `parts` alternate.
+/// Weights of all experts: `blocks` is `[experts, rows, blocks of a row, 16]`, `scales`
+/// `[experts, rows, blocks of a row]`. The rows of two `parts` alternate.
 pub(super) fn weights(
     parts: &[&'static str],
     blocks: &Stored<'_>,
