@@ -5,7 +5,7 @@
 //! body \0 tenant \0 id      the record
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -87,17 +87,17 @@ impl Responses {
         Ok(said)
     }
 
-    /// Ids from this response back to the first, all of which are marked as used now.
+    /// Ids from this response, which is marked as used now, back to the first.
     fn used(&self, tenant: &str, id: &str) -> Result<Vec<String>> {
         let mut heads = self.lock();
-        let mut order = next_order(&heads);
+        let order = next_order(&heads);
         let mut chain = Vec::new();
         let mut next = Some(id.to_owned());
         while let Some(id) = next.take() {
             let head = heads.get_mut(&(tenant.to_owned(), id.clone())).ok_or_else(|| not_found(&id))?;
-            // An ancestor is deleted after the responses that continue it.
-            head.order = order;
-            order += 1;
+            if chain.is_empty() {
+                head.order = order;
+            }
             next.clone_from(&head.previous);
             chain.push(id);
         }
@@ -114,7 +114,7 @@ impl Responses {
         let (head, forgotten) = {
             let heads = self.lock();
             let head = Head { previous: stored.previous.clone(), bytes, order: next_order(&heads) };
-            (head, oldest(&heads, tenant, bytes))
+            (head, oldest(&heads, (tenant, bytes), stored.previous.as_deref()))
         };
         let record = |name: &str| match name.starts_with("head") {
             true => Record::Head(head.clone()),
@@ -166,18 +166,39 @@ impl Responses {
     }
 }
 
-/// The responses of a tenant to delete to make room for one of `bytes`.
-fn oldest(heads: &BTreeMap<Key, Head>, tenant: &str, bytes: u64) -> Vec<Key> {
-    let from = (tenant.to_owned(), String::new());
-    let mut own: Vec<(&Key, &Head)> = heads.range(from..).take_while(|((of, _), _)| of == tenant).collect();
-    own.sort_unstable_by_key(|(_, head)| std::cmp::Reverse(head.order));
+/// The responses of a tenant to delete to make room for one of `bytes` that continues `previous`.
+fn oldest(heads: &BTreeMap<Key, Head>, (tenant, bytes): (&str, u64), previous: Option<&str>) -> Vec<Key> {
+    let own = heads.range((tenant.to_owned(), String::new())..).take_while(|((of, _), _)| of == tenant);
+    let own: BTreeMap<&str, &Head> = own.map(|((_, id), head)| (id.as_str(), head)).collect();
+    let ranked = ranked(&own, previous);
     let mut all = bytes;
-    let kept = own.iter().take(RESPONSES_MAX - 1).take_while(|(_, head)| {
-        all += head.bytes;
+    let kept = ranked.iter().take(RESPONSES_MAX - 1).take_while(|id| {
+        all += own[*id].bytes;
         all <= BYTES_MAX
     });
     let kept = kept.count();
-    own[kept..].iter().map(|(key, _)| (*key).clone()).collect()
+    ranked[kept..].iter().map(|id| (tenant.to_owned(), (*id).to_owned())).collect()
+}
+
+/// Responses from the most to the least worth keeping: an ancestor is worth as much as the newest response that continues
+/// it, and stands before all of these. `newest` is continued now.
+fn ranked<'a>(own: &BTreeMap<&'a str, &'a Head>, newest: Option<&'a str>) -> Vec<&'a str> {
+    let mut by_use: Vec<(&str, u64)> = own.iter().map(|(id, head)| (*id, head.order)).collect();
+    by_use.sort_unstable_by_key(|&(_, order)| std::cmp::Reverse(order));
+    let mut ranked = Vec::with_capacity(own.len());
+    let mut seen = BTreeSet::new();
+    for start in newest.into_iter().chain(by_use.into_iter().map(|(id, _)| id)) {
+        let first = ranked.len();
+        let mut next = Some(start);
+        while let Some((id, head)) =
+            next.and_then(|id| own.get_key_value(id)).filter(|(id, _)| seen.insert(**id))
+        {
+            ranked.push(*id);
+            next = head.previous.as_deref();
+        }
+        ranked[first..].reverse();
+    }
+    ranked
 }
 
 fn next_order(heads: &BTreeMap<Key, Head>) -> u64 {

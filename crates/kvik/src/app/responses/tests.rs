@@ -68,3 +68,20 @@ fn the_oldest_are_forgotten_and_what_is_used_is_not() {
     assert!(store.get("a", "root").is_ok() && store.get("b", "other").is_ok());
     assert!(store.get("a", "r5").is_err() && store.get("a", "r6").is_ok());
 }
+
+#[test]
+fn an_answer_that_is_left_can_be_continued() {
+    let store = Responses::open(None, Arc::new(PromptLog::open(None)));
+    for (id, previous) in [("c0", None), ("c1", Some("c0")), ("c2", Some("c1"))] {
+        if let Some(previous) = previous {
+            store.said_up_to("a", previous).unwrap();
+        }
+        store.keep("a", id, &stored(id, previous)).unwrap();
+    }
+    for at in 0..RESPONSES_MAX {
+        store.keep("a", &format!("r{at}"), &stored("x", None)).unwrap();
+        let left = ["c0", "c1", "c2"].map(|id| store.get("a", id).is_ok());
+        let gone = (at + 4).saturating_sub(RESPONSES_MAX).min(3);
+        assert_eq!(left, [gone < 3, gone < 2, gone < 1], "the newest of an unused conversation goes first");
+    }
+}
