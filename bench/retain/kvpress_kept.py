@@ -12,7 +12,7 @@ import hf_model
 import presses
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "crates/kvik-engine/tests/golden/retain"
+GOLDEN = ROOT / "crates/kvik-model/tests/golden/retain"
 TINY = ROOT / "models/tiny"
 MODEL = TINY / "kvik-tiny-q8_0.gguf"
 # A held-out file and a line of it.

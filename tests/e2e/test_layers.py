@@ -5,7 +5,7 @@ import urllib.request
 import pytest
 from server import ROOT, Server, effort
 
-GOLDEN = ROOT / "crates/kvik-engine/tests/golden"
+GOLDEN = ROOT / "crates/kvik-model/tests/golden"
 # Windows, chunks, short convolutions, the gated delta rule, Mamba 2, latent rows, shared keys and values.
 MODELS = ["gemma3", "gpt-oss", "llama4", "lfm2", "qwen35", "granitehybrid", "nemotron_h", "deepseek2-lite", "gemma4"]
 TEXT = "once there was a small cat. " * 8

@@ -4,7 +4,7 @@ import re
 
 from server import ROOT, chat_prompt, effort, eval_cases, sse
 
-ANSWERS = ROOT / "crates/kvik-engine/tests/golden/kvik-tiny-answers.jsonl"
+ANSWERS = ROOT / "crates/kvik-model/tests/golden/kvik-tiny-answers.jsonl"
 TEXT = "Grüße aus Ærøskøbing, 日本語 🎉 <|im_end|>"
 
 

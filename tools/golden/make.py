@@ -13,7 +13,7 @@ import peer
 import shapes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "crates/kvik-engine/tests/golden"
+GOLDEN = ROOT / "crates/kvik-model/tests/golden"
 TINY = ROOT / "models/tiny"
 
 # llama.cpp's numbers of file types whose every matrix is of one tensor type, and the shape they are made from.

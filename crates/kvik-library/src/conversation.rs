@@ -80,14 +80,14 @@ impl Conversation {
             let new = json_of(messages);
             let (turn, messages) =
                 ConversationTurn::begin(&opened.conversations, TENANT, &self.reference, &new)?;
-            let asked = Arc::new(options.asked()?);
+            let asked = options.asked()?;
             let (messages, remembered) = core.read(messages, &asked, options)?;
             if remembered.is_some() {
                 core.make_summaries();
             }
-            let encoded = opened.texts.encode_chat(messages, &asked)?;
+            let encoded = asked.encode(&opened.session.texts, messages)?;
             let reading = encoded.reading.clone();
-            let request = asked_request(&opened.texts, encoded, options);
+            let request = asked_request(&opened.session.texts, encoded, options);
             core.submit(request, &reading, Some(Box::new(|message| written(turn, remembered, message))))
         })
     }
@@ -185,17 +185,20 @@ impl Core {
     fn read(
         &self,
         messages: Vec<Value>,
-        asked: &Arc<Asked>,
+        asked: &Asked,
         options: &AnswerOptions,
     ) -> Result<(Vec<Value>, Option<RememberedTurn<Core>>), Error> {
         let opened = &self.opened;
         if !opened.memory.is_possible() {
             return Ok((messages, None));
         }
-        let context = opened.texts.context_tokens;
+        let texts = opened.session.texts.clone();
+        let context = texts.context_tokens;
         let room = options.max_tokens.unwrap_or(context / 8).min(context / 4);
-        let (texts, asked) = (opened.texts.clone(), asked.clone());
-        let render = Arc::new(move |messages: &[Value], purpose| texts.render(messages, &asked, purpose));
+        let chat = asked.chat(Value::Null);
+        let render = Arc::new(move |messages: &[Value], purpose| {
+            Ok(texts.tokens(&chat.with_messages(messages, purpose))?)
+        });
         let history = History { caller: &(), messages, before: None, compacting: None, room, render };
         let mut turn = opened.memory.turn(history)?;
         Ok((std::mem::take(&mut turn.messages), Some(turn)))

@@ -5,25 +5,23 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use kvik_engine::api::{self, Pooling};
+use kvik_engine::api;
 use kvik_engine::engine::Engine;
 use kvik_memory::conversations::Conversations;
 use kvik_memory::memory::{GoesOn, Host, Memory, make_summaries};
+use kvik_session::Session;
 use kvik_text::answer::Reading;
 
 use crate::answer::{Answer, Follow};
 use crate::error::Error;
 use crate::kept::KeptPrompts;
-use crate::texts::Texts;
 
 /// Tenant of all conversations: an application has a single user.
 pub(crate) const TENANT: &str = "default";
 
 /// An engine with everything that answers need.
 pub(crate) struct Opened {
-    pub(crate) engine: Engine,
-    pub(crate) texts: Arc<Texts>,
-    pub(crate) pooling: Pooling,
+    pub(crate) session: Session,
     pub(crate) kept: KeptPrompts,
     pub(crate) conversations: Arc<Conversations>,
     pub(crate) memory: Arc<Memory<Core>>,
@@ -51,7 +49,7 @@ impl Core {
     }
 
     pub(crate) fn engine(&self) -> &Engine {
-        &self.opened.engine
+        &self.opened.session.engine
     }
 
     /// Submits a request to the engine. From here on, `cancel_all` includes its answer.

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use kvik_cache::PinLimit;
 use kvik_engine::api::RequestError;
 use kvik_engine::engine::StartError;
-use kvik_engine::load::LoadError;
-use kvik_engine::model::ModelError;
 use kvik_engine::store::StoreError;
 use kvik_kernels::UnknownIsa;
 use kvik_memory::conversations::ConversationError;
 use kvik_memory::memory::{CorrectionError, MemoryError, NotDeleted};
 use kvik_memory::records::RecordsError;
+use kvik_model::ModelError;
+use kvik_model::load::LoadError;
+use kvik_session::{BudgetError, ChatError, OpenError, RunnerError, SessionError};
 use kvik_text::template::TemplateError;
 use kvik_text::tools::NotOffered;
 
@@ -169,6 +170,55 @@ impl From<RequestError> for Error {
                 Error::NoRoomToKeep { needed_blocks: needed, kept_blocks: pinned, limit_blocks: limit }
             }
             error => Error::Request(error),
+        }
+    }
+}
+
+impl From<ChatError> for Error {
+    fn from(error: ChatError) -> Error {
+        match error {
+            ChatError::NoTemplate => Error::NoTemplate,
+            ChatError::Template(error) => error.into(),
+            ChatError::TooLong { tokens_min: prompt_tokens, context_tokens } => {
+                Error::PromptTooLong { prompt_tokens, context_tokens }
+            }
+            // No message of the library is continued.
+            ChatError::NotContinued(error) => Error::Request(RequestError::Internal(error.to_string())),
+        }
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Error {
+        match error {
+            OpenError::Template(error) => error.into(),
+            OpenError::Weights(error) => error.into(),
+        }
+    }
+}
+
+impl From<BudgetError> for Error {
+    fn from(error: BudgetError) -> Error {
+        match error {
+            BudgetError::TooSmall { kv_bytes, block_bytes } => {
+                Error::BudgetTooSmall { kv_bytes, block_bytes }
+            }
+            BudgetError::ContextTooLarge { context_tokens, fits_tokens, .. } => {
+                Error::ContextTooLarge { context_tokens, fits_tokens }
+            }
+        }
+    }
+}
+
+impl From<SessionError> for Error {
+    fn from(error: SessionError) -> Error {
+        match error {
+            SessionError::Runner(RunnerError::NoMemory { kv_bytes, source }) => {
+                Error::NoMemory { kv_bytes, source }
+            }
+            SessionError::Engine(error) => error.into(),
+            // A device, which no option of the library asks for.
+            SessionError::Runner(error) => Error::Panic(error.to_string()),
         }
     }
 }

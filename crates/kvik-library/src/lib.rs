@@ -15,7 +15,6 @@ mod options;
 mod prompt;
 mod stats;
 mod system;
-mod texts;
 mod tools;
 
 pub use answer::{Answer, Canceller, Finish, Piece, Report};

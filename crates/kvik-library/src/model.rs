@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvik_cache::{StopReason, Token};
 use kvik_engine::api::{Cached, KeptPrompt, Report, Request, Wants};
 use kvik_engine::engine::Engine;
+use kvik_session::{EncodedChat, Texts};
 
 use crate::answer::Answer;
 use crate::core::Core;
@@ -13,9 +14,8 @@ use crate::kept::KeptState;
 use crate::message::Message;
 use crate::open::open;
 use crate::options::{AnswerOptions, Options};
-use crate::prompt::{Asked, Encoded, For, Prompt};
+use crate::prompt::{Asked, For, Prompt};
 use crate::stats::{Embedding, Explanation, Logits, Stats};
-use crate::texts::Texts;
 
 /// An open model. All of its methods may be called from any number of threads at once; concurrent answers are computed
 /// in batches.
@@ -65,7 +65,7 @@ impl Model {
     pub fn embed(&self, text: &str) -> Result<Embedding, Error> {
         guard(|| {
             let tokens = self.texts().tokenizer.encode(text, true, false);
-            let wants = Wants::Embedding(self.core.opened.pooling);
+            let wants = Wants::Embedding(self.core.opened.session.embedder.pooling);
             let vector = self.engine().vector(Request { wants, ..request(tokens) })?;
             Ok(Embedding::new(vector.vector, vector.report.prompt_tokens, vector.report.cached_tokens))
         })
@@ -202,7 +202,7 @@ impl Model {
     }
 
     fn texts(&self) -> &Texts {
-        &self.core.opened.texts
+        &self.core.opened.session.texts
     }
 
     /// Tokens of a prompt as it is answered.
@@ -247,14 +247,14 @@ fn request(tokens: Vec<Token>) -> Request {
 }
 
 /// The request for an answer to a prompt.
-pub(crate) fn asked_request(texts: &Texts, encoded: Encoded, options: &AnswerOptions) -> Request {
-    let Encoded { tokens, reading, constraint } = encoded;
+pub(crate) fn asked_request(texts: &Texts, encoded: EncodedChat, options: &AnswerOptions) -> Request {
+    let EncodedChat { tokens, constraint, show, .. } = encoded;
     Request {
         max_tokens: options.max_tokens.unwrap_or(texts.context_tokens),
         ignore_eos: false,
         stop: options.stop.clone(),
         sampling: options.sampling.clone(),
-        show: texts.tokenizer.controls_in(reading.texts()),
+        show,
         constraint,
         retention: options.retention,
         ..request(tokens)

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use kvik_cache::retain::Retention;
 use kvik_engine::api::{Constraint, Sampling};
-use kvik_engine::load::LoadedModel;
 use kvik_kernels::{KvFormat, KvFormats};
 use kvik_memory::memory::MemoryConfig;
+use kvik_model::load::LoadedModel;
 use kvik_text::files::bytes::{FileBytes, FilePart};
 use kvik_text::tools::{OfferedTool, ToolChoice, Tools};
 

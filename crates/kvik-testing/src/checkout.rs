@@ -19,5 +19,5 @@ pub fn tiny_file(name: &str) -> PathBuf {
 
 /// Path of a small model that another program has run, or of that program's output.
 pub fn golden(name: &str) -> PathBuf {
-    repository().join("crates/kvik-engine/tests/golden").join(name)
+    repository().join("crates/kvik-model/tests/golden").join(name)
 }

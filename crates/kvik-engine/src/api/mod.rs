@@ -1,6 +1,5 @@
 //! Requests to the engine and its events: plain data, no behaviour.
 
-mod adapter;
 mod fleet;
 mod kept;
 mod kv_event;
@@ -13,13 +12,14 @@ use std::time::Duration;
 
 use kvik_cache::retain::{Retention, RetentionError};
 use kvik_cache::{Eviction, Lifetime, PinLimit, PinScope, StopReason, TenantId, Token};
+use kvik_model::batch::RunnerFault;
 
+pub use kvik_model::{AdapterId, AdapterMix, AdapterUse};
 pub use kvik_text::forms::{
     ArgumentsForm, CallForm, CallStart, Calls, Constraint, ConstraintError, ReasoningPlace, ReasoningTexts,
 };
 pub use kvik_text::sampler::Sampling;
 
-pub use adapter::{AdapterId, AdapterMix, AdapterUse};
 pub use fleet::HotPrefix;
 pub use kept::{Cached, Evicted, KeptPrompt, Unpin};
 pub use kv_event::{KvEvent, KvListener, KvStored};
@@ -380,6 +380,12 @@ pub enum RequestError {
     /// Something failed inside the engine.
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+impl From<RunnerFault> for RequestError {
+    fn from(fault: RunnerFault) -> RequestError {
+        RequestError::Device(fault.message)
+    }
 }
 
 /// The message never reveals how many blocks other tenants have pinned.

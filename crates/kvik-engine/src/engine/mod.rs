@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use kvik_cache::retain::Retention;
 use kvik_cache::{CacheConfig, CacheError};
+use kvik_model::batch::Runner;
+use kvik_model::pulse::{Life, Pulse};
 use kvik_text::constraint::{CompilerPool, Guide, Waiter};
 use kvik_text::stream::Vocabulary;
 
@@ -24,9 +26,7 @@ use crate::api::{
     CallStart, Constraint, ConstraintError, Event, EventSink, FinishReason, GeneratedToken, KvListener,
     Probe, Report, Request, RequestError,
 };
-use crate::model::batch::Runner;
 use crate::panics::contain;
-use crate::pulse::{Life, Pulse};
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{DraftSetup, RequestLimits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;

@@ -16,7 +16,7 @@ use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
 use kvik_text::sampler;
 use kvik_text::tokenizer::Tokenizer;
 
-use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 
 /// Default tokens of a window.
 pub const WINDOW_TOKENS: usize = 512;
@@ -197,7 +197,7 @@ pub enum PerplexityError {
 #[allow(clippy::unwrap_used)] // a test may fail where it stands
 mod tests {
     use super::*;
-    use crate::model::observation::Watched;
+    use kvik_model::observation::Watched;
 
     const VOCAB: usize = 8;
 

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
+use kvik_model::batch::Runner;
+use kvik_model::pulse::{Phase, Pulse};
+
 use super::board::Board;
 use super::time_share::Rests;
 use crate::api::{Event, KvEvent, RequestError};
-use crate::model::batch::Runner;
 use crate::panics::contain;
-use crate::pulse::{Phase, Pulse};
 use crate::schedule::{Pause, RequestLimits, Scheduler, Submission};
 
 /// A closure that runs between two steps.
@@ -236,8 +237,8 @@ mod tests {
     use crate::api::{EventSink, Request};
     use crate::config::EngineConfig;
     use crate::engine::{Engine, TimeShare};
-    use crate::model::batch::Batch;
-    use crate::model::observation::Watched;
+    use kvik_model::batch::Batch;
+    use kvik_model::observation::Watched;
     use kvik_text::stream::{TokenKind, Vocabulary};
 
     /// A model that always generates the same token, and stops the engine at its first step if it has a channel.

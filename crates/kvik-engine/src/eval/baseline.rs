@@ -2,7 +2,7 @@
 
 use kvik_kernels::{KvFormat, KvFormats};
 
-use crate::model::{KvMap, ModelConfig};
+use kvik_model::{KvMap, ModelConfig};
 
 /// A map with `base` in all layers but `exact` ones, which are drawn by `seed` and stored in f16.
 ///
@@ -35,7 +35,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::load::LoadedModel;
+    use kvik_model::load::LoadedModel;
     use kvik_text::files::bytes::FileBytes;
 
     #[test]

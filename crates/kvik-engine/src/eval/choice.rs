@@ -6,10 +6,10 @@
 //! of bytes, and with them the combinations, are few.
 
 use kvik_kernels::{KvFormat, KvFormats, KvLayer};
+use kvik_model::{KvMap, ModelConfig, ModelRunner};
 
 use super::FORMATS;
 use super::sensitivity::Sensitivity;
-use crate::model::{KvMap, ModelConfig, ModelRunner};
 
 /// A map chosen for a model.
 #[derive(Debug, Clone, PartialEq)]

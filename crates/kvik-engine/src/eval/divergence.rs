@@ -4,11 +4,11 @@ use std::io;
 
 use kvik_cache::{BlockId, Token};
 use kvik_kernels::{KvFormat, KvLayout};
+use kvik_model::ModelRunner;
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_text::sampler;
 
 use crate::engine::perplexity::Windows;
-use crate::model::ModelRunner;
-use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 
 /// Maximum number of rows computed at a time: enough for the matrix kernels.
 const ROWS_MAX: usize = 256;

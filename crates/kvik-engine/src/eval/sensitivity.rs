@@ -3,11 +3,11 @@
 use std::io;
 
 use kvik_kernels::{KvFormat, KvFormats, KvLayout};
+use kvik_model::{KvMap, ModelConfig, ModelRunner};
 
 use super::FORMATS;
 use super::divergence::{Divergence, measure};
 use crate::engine::perplexity::Windows;
-use crate::model::{KvMap, ModelConfig, ModelRunner};
 
 /// Mean divergence of the predictions, in nats, with one layer's keys or values in a format and all others in f32.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,11 +2,11 @@
 
 use kvik_cache::retain::{Decision, LayerFacts, Retention};
 use kvik_cache::{BLOCK_POSITIONS, BlockId};
+use kvik_model::batch::{LayerTails, Retainer, SequenceKv, StoredLayer};
+use kvik_model::observation::Observation;
 
 use super::ragged::{Ragged, TailViews};
 use super::sinks::Sinks;
-use crate::model::batch::{LayerTails, Retainer, SequenceKv, StoredLayer};
-use crate::model::observation::Observation;
 
 /// The stored positions of one sequence.
 #[derive(Debug, Clone, Copy)]

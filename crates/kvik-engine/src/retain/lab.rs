@@ -10,14 +10,14 @@ use std::sync::Arc;
 use kvik_cache::retain::{Decision, HeadImportance, LayerFacts, PolicyState, Retention, Watch, decide};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token, blocks_for};
 use kvik_kernels::{KvLayout, Pool};
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_model::observation::{Observation, Watched};
+use kvik_model::{Model, ModelRunner};
 use kvik_text::sampler::likeliest;
 
 use super::held::Held;
 use super::ragged::{Extent, Ragged};
 use super::repeat::RepeatPrompt;
-use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
-use crate::model::observation::{Observation, Watched};
-use crate::model::{Model, ModelRunner};
 
 /// Maximum number of rows computed at a time.
 const ROWS_MAX: usize = 512;

@@ -19,6 +19,7 @@ mod held;
 pub mod lab;
 mod ragged;
 pub mod repeat;
+mod repeat_words;
 mod sinks;
 pub mod stream;
 

@@ -15,7 +15,7 @@ use kvik_cache::retain::Decision;
 use kvik_cache::{BLOCK_POSITIONS, BlockId};
 use kvik_kernels::{HeadTail, KvLayout};
 
-use crate::model::batch::LayerTails;
+use kvik_model::batch::LayerTails;
 
 /// The storage of one sequence after the blocks it shares, by head.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@
 //! the sinks and the window would grow with it, so at each point the sinks are rotated to the positions just before the
 //! window: always from copies of the unrotated keys, so that errors do not accumulate.
 
-use crate::model::batch::{Retainer, SequenceKv};
+use kvik_model::batch::{Retainer, SequenceKv};
 
 /// Copies of the first keys before RoPE rotation.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use kvik_cache::retain::{Keep, Points, PolicyState, Retention, Watch, decide};
 use kvik_cache::{BlockId, Token, blocks_for};
 use kvik_kernels::{KvLayout, Pool};
+use kvik_model::batch::{Batch, Output, Row, Runner};
+use kvik_model::observation::{Observation, Watched};
+use kvik_model::{Model, ModelRunner};
 
 use super::held::Held;
 use super::ragged::{Extent, Ragged};
 use super::sinks::Sinks;
-use crate::model::batch::{Batch, Output, Row, Runner};
-use crate::model::observation::{Observation, Watched};
-use crate::model::{Model, ModelRunner};
 
 /// Maximum number of rows computed at a time.
 const ROWS_MAX: usize = 512;

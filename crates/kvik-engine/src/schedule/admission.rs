@@ -2,6 +2,7 @@
 //! their order.
 
 use kvik_cache::{SeqId, StopReason, TenantId};
+use kvik_model::batch::Runner;
 
 use super::Scheduler;
 use super::disk::{Fetch, Spilled};
@@ -10,7 +11,6 @@ use super::prefix::{Known, Reused};
 use super::queue::{Candidate, Facts, Queue, Waiting};
 use super::reuse::{HEADROOM, Newcomer, is_coming, known, shared_prefill};
 use super::sequence::{Sequence, Sharing};
-use crate::model::batch::Runner;
 
 /// Maximum number of background sequences that run at the same time.
 const BACKGROUND_MAX: usize = 2;

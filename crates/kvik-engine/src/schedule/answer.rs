@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use kvik_cache::Token;
+use kvik_model::batch::NO_TOKEN;
 use kvik_text::constraint::Guide;
 use kvik_text::sampler::{Sampler, Scratch, logprobs};
 use kvik_text::stream::{Shown, TextStream, TokenKind, Vocabulary};
 
 use crate::api::{ConstraintError, FinishReason, GeneratedToken, Request, RequestError, TokenLogprob, Wants};
-use crate::model::batch::NO_TOKEN;
 
 /// The answer of one choice.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use kvik_cache::{BLOCK_POSITIONS, PinLimit, SeqId, Token};
 use kvik_kernels::Pool;
+use kvik_model::batch::{Computed, Runner};
 
 use super::Scheduler;
 use super::answer::Prediction;
@@ -10,7 +11,6 @@ use super::sequence::Sequence;
 use super::voice::{Said, Turn};
 use super::watching::Watching;
 use crate::api::{FinishReason, RequestError};
-use crate::model::batch::{Computed, Runner};
 use crate::panics::contain;
 
 /// The results of a batch.

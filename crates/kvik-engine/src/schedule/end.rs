@@ -1,12 +1,13 @@
 //! How requests end: finished, cancelled by the client, or failed.
 
+use kvik_model::batch::{Runner, RunnerFault};
+
 use super::Scheduler;
 use super::disk::{Disk, DiskSetup};
 use super::job::{Job, JobId};
 use super::plan::Plan;
 use super::running::Running;
 use crate::api::RequestError;
-use crate::model::batch::{Runner, RunnerFault};
 use crate::panics::contain;
 
 impl Scheduler {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use kvik_cache::retain::{Decision, LayerFacts, Watch, decide};
 use kvik_cache::{BLOCK_POSITIONS, SeqId};
+use kvik_model::batch::{Retainer, Runner};
 
 use super::Scheduler;
 use super::forget::{Pass, Stage, kept};
 use super::kept_prefix::name_of_kept;
 use super::sequence::{Sequence, Sharing};
-use crate::model::batch::{Retainer, Runner};
 use crate::retain::Ragged;
 
 /// Time per step for passes while other sequences run.

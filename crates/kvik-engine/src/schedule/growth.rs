@@ -1,12 +1,12 @@
 //! Blocks for running sequences: growth, forks, and preemption when there are none left.
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, NoSpace, SeqId};
+use kvik_model::batch::{Retainer, Runner};
 
 use super::Scheduler;
 use super::ram::PrivateCopy;
 use super::running::Fork;
 use super::sequence::{Sequence, Sharing};
-use crate::model::batch::{Retainer, Runner};
 use crate::retain::{Held, Ragged};
 
 /// Adds `blocks` to `storage`, which lacked them for its first `tokens` tokens.

@@ -6,6 +6,7 @@
 
 use kvik_cache::retain::Retention;
 use kvik_cache::{BLOCK_POSITIONS, NamespaceId, TenantId, Token, whole_blocks};
+use kvik_model::batch::Runner;
 
 use super::Scheduler;
 use super::forget::Forgetting;
@@ -17,7 +18,6 @@ use super::namespaces::Sharers;
 use super::prefix::common_prefix;
 use super::sequence::{Sequence, Sharing};
 use crate::api::{AdapterMix, Event, EventSink, KeptPrompt, Request};
-use crate::model::batch::Runner;
 
 /// Minimum number of tokens of a prefix that is worth compressing.
 const TOKENS_MIN: usize = 256;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use kvik_cache::retain::Retention;
 use kvik_cache::{BLOCK_POSITIONS, SeqId, StopReason, TenantId, Token, whole_blocks};
+use kvik_model::batch::{Retainer, Runner};
 
 use super::Scheduler;
 use super::admission::Outcome;
@@ -23,7 +24,6 @@ use super::ram::Ram;
 use super::sequence::Sequence;
 use super::tenants::Tenants;
 use crate::api::{Cached, Evicted, KeptPrompt, RequestError};
-use crate::model::batch::{Retainer, Runner};
 use crate::retain::Ragged;
 
 /// The name of a sequence's compressed prefix, if it shares one.

@@ -73,11 +73,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvik_cache::{Cache, CacheConfig, CacheError};
+use kvik_model::batch::Runner;
+use kvik_model::pulse::{Phase, Pulse};
 use kvik_text::stream::Vocabulary;
 
 use crate::config::EngineConfig;
-use crate::model::batch::Runner;
-use crate::pulse::{Phase, Pulse};
 use crate::stats::{Counters, DiskStats, DraftSource, RemoteStats};
 use beside::Beside;
 use disk::{Disk, DiskSetup, Fetch};

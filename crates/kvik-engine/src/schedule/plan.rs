@@ -13,12 +13,12 @@
 use std::ops::Range;
 
 use kvik_cache::{Cache, StateId};
+use kvik_model::batch::{Batch, LayerTails, Output, Row, SequenceKv, SequenceState};
 
 use super::draft::Draft;
 use super::running::Running;
 use super::sequence::Sequence;
 use super::turns::Turns;
-use crate::model::batch::{Batch, LayerTails, Output, Row, SequenceKv, SequenceState};
 use crate::retain::{Ragged, TailViews};
 
 /// The rows of one step.
@@ -58,7 +58,7 @@ pub(super) enum Kind {
 
 impl Plan {
     /// Plans `rows` of each running sequence followed by its draft. `chooses` says whether the runner
-    /// [chooses](crate::model::batch::Runner::chooses) the most likely token itself.
+    /// [chooses](kvik_model::batch::Runner::chooses) the most likely token itself.
     pub(super) fn new(running: &Running, rows: &[usize], drafts: Vec<Draft>, chooses: bool) -> Plan {
         let mut plan = Plan::default();
         for (index, (&rows, draft)) in rows.iter().zip(drafts).enumerate() {

@@ -4,9 +4,9 @@ use kvik_cache::{
     BLOCK_POSITIONS, Beside, BlockId, Cache, CacheConfig, CacheError, CopyState, Forked, NamespaceId, SeqId,
     Token,
 };
+use kvik_model::batch::Runner;
 
 use crate::api::RequestError;
-use crate::model::batch::Runner;
 use crate::panics::contain;
 
 /// The cache of one scheduler.

@@ -5,12 +5,12 @@
 //! the token also among running sequences.
 
 use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, Forked, SeqId, StopReason};
+use kvik_model::batch::Runner;
 
 use super::prefix::{Known, Reused};
 use super::ram::Ram;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
-use crate::model::batch::Runner;
 
 /// Positions beyond its tokens that a sequence is admitted with.
 pub(super) const HEADROOM: usize = BLOCK_POSITIONS;

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use kvik_cache::{
     BLOCK_POSITIONS, BlockId, Cache, Lifetime, NamespaceId, SeqId, TenantId, Token, blocks_for, whole_blocks,
 };
+use kvik_model::batch::Output;
 
 use super::answer::Answer;
 use super::disk::{Spilled, Stored, Wanted};
@@ -14,7 +15,6 @@ use super::job::JobId;
 use super::pooled::Pooled;
 use super::prefix::common_prefix;
 use crate::api::{FinishReason, Pace, Retained, Wants};
-use crate::model::batch::Output;
 use crate::retain::{Extent, Held, Ragged};
 
 /// Urgency of a background sequence that lags behind its pace by all of its work; proportional for a smaller lag.

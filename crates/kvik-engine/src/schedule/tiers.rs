@@ -1,6 +1,7 @@
 //! The disk tier in a step, for running and for waiting sequences.
 
 use kvik_cache::{NamespaceId, SeqId, StateId};
+use kvik_model::batch::Runner;
 
 use super::Scheduler;
 use super::disk::{Disk, DiskSetup, LoadContext, Offered, SpillContext, StateBehind, Stored};
@@ -9,7 +10,6 @@ use super::queue::Queue;
 use super::reuse::known;
 use super::sequence::{Sequence, Sharing};
 use super::tenants::TenantPart;
-use crate::model::batch::Runner;
 use crate::stats::DraftSource;
 
 /// Number of waiting prompts that are looked up in the shared store before their turn.

@@ -1,7 +1,8 @@
 //! Returning memory to the system: evicts cached prefixes and releases the memory of free blocks.
 
+use kvik_model::batch::Runner;
+
 use super::Scheduler;
-use crate::model::batch::Runner;
 
 impl Scheduler {
     /// Evicts prefixes in the order of the eviction policy until the prefix tree holds at most `blocks`, or only what

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use kvik_cache::retain::Watch;
+use kvik_model::observation::{Observation, Watched};
 
 use super::plan::{Kind, Plan};
 use super::running::Running;
-use crate::model::observation::{Observation, Watched};
 
 /// The observations that a batch updates.
 pub(super) struct Watching(Vec<Taken>);

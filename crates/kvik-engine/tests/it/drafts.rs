@@ -5,6 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvik_model::batch::Runner;
+use kvik_model::load::LoadedModel;
+use kvik_model::{Model, ModelRunner};
 use kvik_text::stream::Vocabulary;
 use kvik_text::tokenizer::Tokenizer;
 
@@ -14,9 +17,6 @@ use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Identity, Policy, TenantId, Token
 use kvik_engine::api::{Constraint, Request, Sampling};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::Runner;
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::schedule::{DraftSetup, RequestLimits, Scheduler, Submission};
 use kvik_engine::stats::DraftSource;
 use kvik_kernels::{KvFormat, Pool};

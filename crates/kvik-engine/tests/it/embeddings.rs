@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_model::load::LoadedModel;
+use kvik_model::{Model, ModelRunner};
+
 use crate::fake::*;
 use kvik_cache::{BlockId, CacheConfig, Policy, StopReason, Token};
 use kvik_engine::api::{Pooling, Request, RequestError, Wants};
 use kvik_engine::engine::{Engine, EngineConfig};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
 use kvik_testing::{golden, tiny_model};
 

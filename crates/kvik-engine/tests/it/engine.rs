@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use kvik_model::load::LoadedModel;
+use kvik_model::pulse::Phase;
+use kvik_model::{Model, ModelRunner};
+
 use crate::fake::*;
 use kvik_engine::api::{
     ArgumentsForm, CallForm, CallStart, Calls, Constraint, ConstraintError, Event, Request, RequestError,
 };
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::{Attached, Engine, StartError};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::pulse::Phase;
 use kvik_kernels::{KvFormat, Pool};
 use kvik_testing::golden;
 

@@ -3,13 +3,14 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use kvik_model::batch::{Batch, Runner};
+use kvik_model::observation::Watched;
+
 use crate::fake::*;
 use kvik_cache::{BlockId, StopReason};
 use kvik_engine::api::{Probe, Request, RequestError};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
-use kvik_engine::model::batch::{Batch, Runner};
-use kvik_engine::model::observation::Watched;
 use proptest::prelude::*;
 
 fn engine(blocks: usize) -> Engine {

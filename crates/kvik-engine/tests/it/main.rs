@@ -4,35 +4,30 @@
 
 mod adapters;
 mod background;
-mod checkpoints;
-mod conversion;
 #[cfg(feature = "gpu")]
 mod device;
 mod disk;
 mod drafts;
+#[cfg(feature = "gpu")]
+#[path = "../../../kvik-model/tests/it/edited/mod.rs"]
+#[allow(dead_code, reason = "the tests of models use all of it")]
 mod edited;
 mod embeddings;
 mod engine;
-mod exactness;
 mod explain;
 mod fairness;
 mod fake;
-mod fuzz;
-mod golden;
-mod golden_long;
-mod hostile;
 mod idle;
 mod kept_parts;
-mod layers;
-mod lora;
-mod naive;
 mod pairs;
 mod panics;
+#[cfg(feature = "gpu")]
+#[path = "../../../kvik-model/tests/it/peer/mod.rs"]
+#[allow(dead_code, reason = "the tests of models use all of it")]
 mod peer;
 mod perplexity;
 mod pins;
 mod public;
-mod random_adapter;
 mod remote;
 mod retain_golden;
 mod retention;
@@ -40,8 +35,4 @@ mod retention_model;
 mod schedule;
 mod sensitivity;
 mod served;
-mod shapes;
-mod states;
-mod thin_path;
 mod tier;
-mod tokenizer_memory;

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvik_engine::engine::perplexity::{Perplexity, Windows};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
+use kvik_model::load::LoadedModel;
+use kvik_model::{Model, ModelRunner};
 use kvik_testing::{outside_data, tiny_file, tiny_model};
 
 /// Largest relative difference of two perplexities that count as equal.

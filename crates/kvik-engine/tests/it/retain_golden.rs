@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use kvik_cache::Token;
 use kvik_cache::retain::{Decision, Keep, Retention, Watch};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::retain::lab::Lab;
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::{KvFormat, Pool, WeightType};
+use kvik_model::load::LoadedModel;
+use kvik_model::{Model, ModelRunner};
 use kvik_testing::repository;
 use serde_json::Value;
 
@@ -182,7 +182,7 @@ struct HeadKept {
 
 impl Golden {
     fn read_all() -> Vec<Golden> {
-        let own = repository().join("crates/kvik-engine/tests/golden/retain");
+        let own = repository().join("crates/kvik-model/tests/golden/retain");
         let folder = env::var_os("RETAIN_GOLDEN").map_or(own, PathBuf::from);
         let mut files: Vec<PathBuf> =
             fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -6,9 +6,9 @@ use kvik_engine::engine::perplexity::Windows;
 use kvik_engine::eval::choice::{ChoiceError, choose};
 use kvik_engine::eval::divergence::measure;
 use kvik_engine::eval::sensitivity::Sensitivity;
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{KvMap, Model, ModelConfig, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
+use kvik_model::load::LoadedModel;
+use kvik_model::{KvMap, Model, ModelConfig, ModelRunner};
 use kvik_testing::{tiny_file, tiny_model};
 
 const WINDOW_TOKENS: usize = 256;

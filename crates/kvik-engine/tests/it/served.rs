@@ -5,9 +5,9 @@ use std::sync::Arc;
 use kvik_cache::{CacheConfig, Policy};
 use kvik_engine::api::{Constraint, Request, Sampling};
 use kvik_engine::engine::{Engine, EngineConfig, Generated};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
+use kvik_model::load::LoadedModel;
+use kvik_model::{Model, ModelRunner};
 use kvik_testing::tiny_model;
 use kvik_text::tokenizer::Tokenizer;
 

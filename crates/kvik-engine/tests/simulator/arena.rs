@@ -86,8 +86,8 @@ mod device {
     use std::cell::RefCell;
     use std::collections::HashMap;
 
-    use kvik_gpu::{Choice, Device, DeviceArena, devices};
     use kvik_kernels::{KvFormat, KvLayer, KvLayout};
+    use kvik_model::device::{Choice, Device, DeviceArena, devices};
 
     use super::Block;
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BLOCK_POSITIONS, Beside, BlockId, StateId, Token};
 use kvik_engine::api::{FinishReason, Request};
-use kvik_engine::model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
-use kvik_engine::model::observation::Watched;
+use kvik_model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
+use kvik_model::observation::Watched;
 use kvik_text::sampler::{Sampler, Scratch};
 
 use kvik_kernels::KvLayout;

@@ -23,11 +23,11 @@ use kvik_cache::{BLOCK_POSITIONS, Beside, CacheConfig, Identity, Policy};
 use kvik_engine::api::{KeptPrompt, Request};
 use kvik_engine::config::usual::STEP_ROWS;
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::schedule::disk::{DiskSetup, store_config};
 use kvik_engine::store::{BlockStore, Buffer, Completed};
 use kvik_kernels::{KvFormat, Pool, performance_cores};
+use kvik_model::load::LoadedModel;
+use kvik_model::{Model, ModelRunner};
 use kvik_testing::mix;
 
 /// Rounds, of which the first finds a new directory.

@@ -15,10 +15,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, KvFormats, Pool, WeightType, performance_cores};
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
+use kvik_model::load::LoadedModel;
+use kvik_model::{Model, ModelRunner};
 
 /// Rows of a step.
 const CHUNK: usize = 512;

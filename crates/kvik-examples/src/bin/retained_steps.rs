@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use kvik_cache::retain::{Decision, LayerFacts, PolicyState, Retention, decide};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, blocks_for};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
-use kvik_engine::model::observation::{Observation, Watched};
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::retain::{Held, Ragged};
 use kvik_kernels::{KvFormat, KvLayout, Pool, performance_cores};
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_model::load::LoadedModel;
+use kvik_model::observation::{Observation, Watched};
+use kvik_model::{Model, ModelRunner};
 
 /// Rows of a step in prefill.
 const ROWS: usize = 512;

@@ -20,10 +20,10 @@ use kvik_cache::{BlockId, CacheConfig, Policy, Token};
 use kvik_engine::api::{Event, EventSink, Request};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::config::usual::PREFILL_ROWS;
-use kvik_engine::model::batch::{Batch, Output, Runner};
-use kvik_engine::model::observation::Watched;
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use kvik_engine::stats::DraftSources;
+use kvik_model::batch::{Batch, Output, Runner};
+use kvik_model::observation::Watched;
 use kvik_testing::mix;
 use kvik_text::stream::{TokenKind, Vocabulary};
 

@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use kvik_cache::{BlockId, CacheConfig, Policy, blocks_for};
 use kvik_engine::api::{Constraint, Event, EventSink, KeptPrompt, Request, Sampling};
 use kvik_engine::engine::{Engine, EngineConfig};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Output, Retainer, Runner};
-use kvik_engine::model::observation::Watched;
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool, performance_cores};
+use kvik_model::batch::{Batch, Output, Retainer, Runner};
+use kvik_model::load::LoadedModel;
+use kvik_model::observation::Watched;
+use kvik_model::{Model, ModelRunner};
 use kvik_text::tokenizer::Tokenizer;
 
 /// Tokens of a prompt.

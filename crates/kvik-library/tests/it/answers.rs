@@ -6,14 +6,14 @@ use crate::common::{ENDLESS, drawn, endless, greedy, model, options, text};
 use kvik_cache::{CacheConfig, Policy};
 use kvik_engine::api::{KeptPrompt, Request, Sampling};
 use kvik_engine::engine::{Engine, EngineConfig};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::ModelRunner;
 use kvik_engine::stats::DraftSources;
 use kvik_kernels::{KvFormat, Pool};
 use kvik_library::{
     AnswerOptions, Error, Finish, MemoryPressure, Message, Model, Options, Piece, Prompt, Role, Source,
     StopReason,
 };
+use kvik_model::ModelRunner;
+use kvik_model::load::LoadedModel;
 
 /// Windows, windows beside shared layers, states, latent attention.
 const LAYERED: [&str; 4] =
@@ -25,7 +25,7 @@ fn plain_engine() -> (Engine, LoadedModel) {
     let load = || LoadedModel::open(&kvik_testing::tiny_model()).unwrap();
     let (loaded, pool) = (load(), Arc::new(Pool::new(1)));
     let LoadedModel { config, tensors, tokenizer, .. } = loaded;
-    let model = kvik_engine::model::Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap();
+    let model = kvik_model::Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap();
     let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
     let config = EngineConfig {
         prefill_rows_max: 48,

@@ -103,7 +103,7 @@ impl Measure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvik_engine::load::LoadedModel;
+    use kvik_model::load::LoadedModel;
 
     #[test]
     fn messages_are_as_long_as_the_template_makes_them() {

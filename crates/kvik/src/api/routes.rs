@@ -11,7 +11,7 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
-use kvik_engine::pulse::Life;
+use kvik_model::pulse::Life;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tower::ServiceExt;

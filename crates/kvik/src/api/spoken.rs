@@ -1,13 +1,10 @@
 //! Reads a conversation from a body of any dialect, for consumers that do not answer it: `/v1/cache/explain`
 //! and `kvik lint` accept the bodies that agents send.
 
-use serde_json::Value;
+use kvik_session::Chat;
+use serde_json::{Value, json};
 
-use super::{
-    anthropic,
-    request::{compaction::Foreign, conversation::Conversation},
-    responses,
-};
+use super::{anthropic, request::compaction::Foreign, responses};
 use crate::{
     app::state::App,
     http::{error::ApiError, json::Body},
@@ -26,17 +23,14 @@ enum Dialect {
 const BLOCKS: [&str; 6] =
     ["tool_use", "tool_result", "thinking", "redacted_thinking", "document", "server_tool_use"];
 
-/// Reads the conversation of a Responses or Messages body; returns none for Chat Completions and plain
-/// prompts.
-pub(super) fn conversation(app: &App, tenant: &str, body: &Body) -> Result<Option<Conversation>> {
+/// The conversation of a body of another dialect than Chat Completions; none where it is of that, or a plain prompt.
+pub(super) fn chat(app: &App, tenant: &str, body: &Body) -> Result<Option<Chat>> {
     let told = match dialect(body)? {
         None => return Ok(None),
-        Some(Dialect::Responses) => {
-            body.read::<responses::TellFields>()?.said(app, tenant, body)?.conversation
-        }
+        Some(Dialect::Responses) => body.read::<responses::TellFields>()?.said(app, tenant, body)?.chat,
         Some(Dialect::Messages) => {
             let open = |item: &str| app.seal.open(tenant, item);
-            body.read::<anthropic::TellFields>()?.told(&[], &open, body)?.conversation
+            body.read::<anthropic::TellFields>()?.told(&[], &open, body)?.chat
         }
     };
     Ok(Some(told))
@@ -47,16 +41,30 @@ pub(super) fn conversation(app: &App, tenant: &str, body: &Body) -> Result<Optio
 pub(crate) fn as_chat(body: Value) -> Result<Value> {
     let fields = Body::of(&body)?;
     let foreign = |_: &str| Err(Foreign);
-    let conversation = match dialect(&fields)? {
+    let chat = match dialect(&fields)? {
         None => return Ok(body),
         Some(Dialect::Responses) => {
-            fields.read::<responses::TellFields>()?.said_after(Vec::new(), &foreign, &fields)?.conversation
+            fields.read::<responses::TellFields>()?.said_after(Vec::new(), &foreign, &fields)?.chat
         }
-        Some(Dialect::Messages) => {
-            fields.read::<anthropic::TellFields>()?.told(&[], &foreign, &fields)?.conversation
-        }
+        Some(Dialect::Messages) => fields.read::<anthropic::TellFields>()?.told(&[], &foreign, &fields)?.chat,
     };
-    Ok(conversation.chat_body())
+    Ok(chat_body(chat))
+}
+
+/// A body of Chat Completions that tells a chat.
+fn chat_body(chat: Chat) -> Value {
+    let mut body = json!({"messages": chat.messages});
+    let fields = [
+        ("tools", chat.tools.offered),
+        ("enable_thinking", chat.enable_thinking.map(Value::from)),
+        ("chat_template_kwargs", (!chat.kwargs.is_empty()).then_some(Value::Object(chat.kwargs))),
+    ];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            body[name] = value;
+        }
+    }
+    body
 }
 
 /// Detects the dialect by the fields that only it has.

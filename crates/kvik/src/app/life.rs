@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_engine::pulse::{Life, Phase};
+use kvik_model::pulse::{Life, Phase};
 
 /// Time without a pulse after which an engine that has work is stuck. It sends two pulses a layer while a
 /// model computes, and half a layer of the largest step takes less even for a model of 70 billion parameters

@@ -53,7 +53,7 @@ impl App {
     pub(crate) fn of(server: Arc<Server>, serving: Serving, config: AppConfig) -> Arc<App> {
         let serving = Arc::new(serving);
         let around = Surroundings {
-            model: serving.clone(),
+            model: serving.texts.clone(),
             model_name: &serving.model.own_name,
             observer: server.metrics.clone(),
             records: config.records.as_ref(),
@@ -99,7 +99,7 @@ impl App {
 
     /// Longest text that is tokenized as part of a prompt.
     pub(crate) fn text_bytes_max(&self) -> usize {
-        self.serving.text_bytes_max()
+        self.serving.texts.text_bytes_max()
     }
 
     /// Refuses a prompt that does not fit the context, before any further processing.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kvik_engine::pulse::Life;
+use kvik_model::pulse::Life;
 
 use super::{
     life::{STUCK_AFTER, is_stuck},
@@ -97,7 +97,7 @@ fn kernel_view() -> String {
 
 #[cfg(test)]
 mod tests {
-    use kvik_engine::pulse::Phase;
+    use kvik_model::pulse::Phase;
 
     use super::*;
 

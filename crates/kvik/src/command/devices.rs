@@ -20,7 +20,7 @@ pub(crate) fn run(_: &DevicesArgs) -> anyhow::Result<()> {
 #[cfg(feature = "gpu")]
 fn print_gpus() {
     use crate::settings::size::ByteSize;
-    use kvik_engine::model::device::{DeviceInfo, DeviceKind, devices};
+    use kvik_model::device::{DeviceInfo, DeviceKind, devices};
 
     let kind = |kind| match kind {
         DeviceKind::Discrete => "a card",

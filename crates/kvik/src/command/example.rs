@@ -49,7 +49,7 @@ pub(crate) enum Shows {
 impl Shows {
     /// The kind that works with this model.
     pub(crate) fn of(serving: &Serving) -> Shows {
-        match (serving.model.embedded, &serving.template) {
+        match (serving.model.embedded, &serving.texts.template) {
             (_, None) => Shows::Completion,
             (true, Some(_)) => Shows::Triage,
             (false, Some(_)) => Shows::Chat,

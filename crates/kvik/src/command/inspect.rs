@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{LatentConfig, ModelConfig, ModelRunner, RopeScaling};
 use kvik_kernels::KvFormat;
+use kvik_model::load::LoadedModel;
+use kvik_model::{LatentConfig, ModelConfig, ModelRunner, RopeScaling};
 use kvik_text::files::TensorView;
 use serde_json::json;
 

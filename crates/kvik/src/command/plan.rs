@@ -4,16 +4,14 @@ use anyhow::bail;
 use clap::Args;
 use kvik_cache::retain::{Retention, RetentionError};
 use kvik_cache::{Beside, blocks_for};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{LatentConfig, ModelRunner, digest};
+use kvik_engine::config::usual::STEP_ROWS;
 use kvik_kernels::{KvFormat, KvLayout};
+use kvik_model::load::LoadedModel;
+use kvik_model::{LatentConfig, ModelRunner, digest};
 use serde::Serialize;
 
 use crate::{
-    serving::{
-        budget::machine_bytes,
-        kv::{self, beside},
-    },
+    serving::{budget::machine_bytes, kv},
     settings::{model::ModelArgs, retain::RetainChoice, size::ByteSize},
 };
 
@@ -128,7 +126,7 @@ impl Plan {
         }
         let stored = ModelRunner::uniform_layout(config, KvFormat::F16).layers()[0];
         let cost = |layout: &KvLayout| {
-            let beside = beside(config, layout);
+            let beside = ModelRunner::beside(config, layout, STEP_ROWS);
             let cost = FormatCost::new(layout, beside, context_tokens, args.users, weight_bytes, ram_bytes);
             let blocks = ram_bytes.map(|ram| ram.saturating_sub(weight_bytes) / layout.block_bytes() as u64);
             let retained = |retention| RetainedCost::new(retention, layout, context_tokens, blocks);
@@ -320,8 +318,8 @@ fn row(cells: [&str; 6]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvik_engine::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
     use kvik_kernels::KvFormats;
+    use kvik_model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 
     /// A model with these layers, heads, KV heads and head dimension.
     fn config(layers: usize, heads: usize, kv_heads: usize, head_dim: usize) -> ModelConfig {
@@ -358,7 +356,14 @@ mod tests {
         ];
         for (config, tokens, format, expected) in cases {
             let layout = ModelRunner::uniform_layout(&config, format);
-            let cost = FormatCost::new(&layout, beside(&config, &layout), tokens, 1, 0, None);
+            let cost = FormatCost::new(
+                &layout,
+                ModelRunner::beside(&config, &layout, STEP_ROWS),
+                tokens,
+                1,
+                0,
+                None,
+            );
             assert_eq!(cost.bytes_per_token * tokens as u64, expected);
         }
     }

@@ -5,6 +5,7 @@ use std::{io::Write, path::Path, time::Duration};
 use anyhow::{bail, ensure};
 use clap::{ArgMatches, Args, parser::ValueSource};
 use kvik_shelf::Kind;
+use kvik_text::answer::Reading;
 use serde_json::{Value, json};
 
 use super::{
@@ -63,8 +64,8 @@ pub(crate) fn run(args: &RunArgs, matches: &ArgMatches) -> anyhow::Result<()> {
         }
     };
     let turn = if args.raw {
-        let tokens = serving.tokenizer.encode(&prompt, true, true);
-        talk::answer(&serving, args.talk.request(&serving, tokens), None, &mut show)
+        let tokens = serving.texts.tokenizer.encode(&prompt, true, true);
+        talk::answer(&serving, args.talk.request(&serving, tokens), Reading::Plain.reader(""), &mut show)
     } else {
         args.talk.chat(&serving, &args.messages(prompt), &mut show)
     };

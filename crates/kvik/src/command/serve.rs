@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use kvik_session::KvBudget;
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::serve_args::{Clients, ServeArgs, ServerSetup};
@@ -21,7 +22,7 @@ use crate::{
         watchdog,
     },
     http::{self, Front},
-    serving::{ModelCard, Serving, budget::KvBudget, handle::Handle, load::Loaded},
+    serving::{ModelCard, Serving, handle::Handle, load::Loaded},
     settings::{logging, size::ByteSize},
     system::stop_signal,
 };
@@ -108,12 +109,13 @@ fn one_model(
     (loaded, began): (Loaded, Instant),
     (around, address): (&ServerSetup, SocketAddr),
 ) -> anyhow::Result<(Arc<Shelf>, String)> {
-    let Loaded { serving, budget, device, disk, remote, draft, handle } = loaded;
+    let Loaded { serving, budget, threads, device, disk, remote, draft, handle } = loaded;
     let url = url(address);
     let shows = example::Shows::of(&serving);
     let example = example::curl(&url, &serving.model.name, shows, !clients.keys.are_open());
     let state = Some(clients.state_line(&args.state));
-    let attached = [&disk, &draft, &device, &remote, &state].map(Option::as_deref);
+    let place = Some(device.unwrap_or_else(|| format!("{threads} threads")));
+    let attached = [&disk, &draft, &place, &remote, &state].map(Option::as_deref);
     let banner = banner(&serving.model, &budget, attached, &url, &example);
     handle.set_tenants(clients.keys.tenants());
     handle.warm(args.cache.remote.warm());
@@ -254,12 +256,12 @@ fn url(address: SocketAddr) -> String {
     url_of(&address.ip().to_string(), address.port())
 }
 
-/// The text printed when the server listens: `disk` and `draft` describe the tiers and the draft model, `device` the
-/// GPU that the model is on, `remote` the store that nodes share, `state` the directory of accounts and conversations.
+/// The banner of a server that listens: its disk tier, draft model, place of computing, the store that nodes share, and
+/// the folder of accounts and conversations.
 fn banner(
     model: &ModelCard,
     budget: &KvBudget,
-    [disk, draft, device, remote, state]: [Option<&str>; 5],
+    [disk, draft, place, remote, state]: [Option<&str>; 5],
     url: &str,
     example: &str,
 ) -> String {
@@ -268,8 +270,7 @@ fn banner(
         format!("  drafts   by {name}, with {bytes} of cache for as many tokens\n")
     });
     let remote =
-        remote.map_or_else(String::new, |place| format!("  fleet    shares its cache through {place}\n"));
-    let threads = || format!("{} threads", budget.threads);
+        remote.map_or_else(String::new, |url| format!("  fleet    shares its cache through {url}\n"));
     format!(
         "\
 kvik {version}
@@ -300,7 +301,7 @@ Try it:
         disk = disk.unwrap_or("off"),
         state = state.unwrap_or("off"),
         parallel = model.parallel,
-        place = device.map_or_else(threads, str::to_owned),
+        place = place.unwrap_or_default(),
     )
 }
 

@@ -33,7 +33,7 @@ use crate::{
         ModelCard, Serving,
         budget::check_memory,
         device,
-        load::{self, Loaded},
+        load::{self, Around, Loaded},
     },
     settings::{
         capacity::Capacity,
@@ -217,13 +217,13 @@ impl ServeArgs {
     /// Loads the model.
     pub(super) fn load(&self, kv_events: Option<&KvEvents>) -> anyhow::Result<Loaded> {
         talk::tell_of_names(&self.model);
-        let mut loaded = load::open_told(&self.model, &self.cache, self.capacity, kv_events)?;
+        let around = Around { kv_events, variables: self.template.variables()? };
+        let mut loaded = load::open_with(&self.model, &self.cache, self.capacity, around)?;
         if let Some(alias) = &self.alias {
             loaded.serving.model.name.clone_from(alias);
         }
         self.embedding.apply(&mut loaded.serving.embedder);
         warn_without_template(&loaded.serving);
-        loaded.serving.variables = self.template.variables()?;
         Ok(loaded)
     }
 

@@ -9,8 +9,9 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Command, CommandFactory, FromArgMatches};
-use kvik_engine::{free_memory::available_bytes, load::LoadedModel};
+use kvik_engine::free_memory::available_bytes;
 use kvik_memory::memory::make_summaries;
+use kvik_model::load::LoadedModel;
 use kvik_shelf::{Kind, Manifest, ModelSource, ShelfFile};
 use tokio::runtime::Handle as Runtime;
 
@@ -28,7 +29,7 @@ use crate::{
     serving::{
         fetch,
         handle::Handle,
-        load::{self, Loaded},
+        load::{self, Around, Loaded},
     },
     settings::{config, model::ModelArgs, size::ByteSize},
 };
@@ -270,12 +271,13 @@ struct Loader {
 impl LoadModel for Loader {
     fn load(&self) -> anyhow::Result<OpenModel> {
         let Loader { name, args, setup } = self;
-        let Loaded { mut serving, budget, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
+        let around = Around { kv_events: None, variables: args.template.variables()? };
+        let loaded = load::open_with(&args.model, &args.cache, args.capacity, around)?;
+        let Loaded { mut serving, budget, handle, .. } = loaded;
         serving.model.name.clone_from(name);
         args.embedding.apply(&mut serving.embedder);
         warn_without_template(&serving);
-        serving.variables = args.template.variables()?;
-        // The tenants' quotas must apply to the prompts that are restored.
+        // Their quotas hold for the prompts that are restored.
         handle.set_tenants(setup.server.keys().tenants());
         let bytes = serving.model.bytes + budget.bytes();
         let config = args.app_config(&setup.around.of_model(name), &serving.model)?;

@@ -2,17 +2,18 @@
 
 use std::{
     sync::mpsc::{Receiver, Sender, channel},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use anyhow::anyhow;
 use clap::Args;
 use kvik_cache::Token;
 use kvik_engine::api::{Event, EventSink, Report, Request, Sampling};
+use kvik_session::{Chat, EncodedChat};
 use kvik_shelf::Kind;
-use kvik_text::answer::{AnswerDelta, AnswerParser};
-use kvik_text::template::RenderInput;
-use serde_json::{Map, Value, json};
+use kvik_text::answer::{AnswerDelta, Reader};
+use kvik_text::tools::Tools;
+use serde_json::{Value, json};
 
 use crate::{
     serving::Serving,
@@ -120,29 +121,22 @@ impl TalkArgs {
         messages: &[Value],
         show: &mut dyn FnMut(AnswerPiece<'_>),
     ) -> anyhow::Result<Turn> {
-        let template = serving.chat_template()?;
-        let prompt = template.render(&RenderInput {
-            messages: Value::Array(messages.to_vec()),
-            tools: None,
-            add_generation_prompt: true,
-            enable_thinking: self.no_think.then_some(false),
-            kwargs: Map::new(),
-            now: SystemTime::now(),
-        })?;
-        let start = template.answer_after(&prompt.text);
-        let request = Request {
-            show: serving.tokenizer.controls_in(start.form.texts()),
-            ..self.request(serving, serving.encode_rendered(&prompt))
-        };
-        answer(serving, request, Some(AnswerParser::new(start, None, "")), show)
+        serving.chat_template()?;
+        let messages = Value::Array(messages.to_vec());
+        let chat = Chat::new(messages, Tools::none(), self.no_think.then_some(false));
+        let texts = &serving.texts;
+        let prompt = texts.render(&chat)?;
+        let EncodedChat { tokens, reading, show: controls, .. } = texts.encode(&chat, prompt, None);
+        let request = Request { show: controls, ..self.request(serving, tokens) };
+        answer(serving, request, reading.reader(""), show)
     }
 }
 
-/// Runs a request to its end. With a parser, reasoning is separated from content.
+/// Runs a request to its end.
 pub(crate) fn answer(
     serving: &Serving,
     request: Request,
-    mut parser: Option<AnswerParser>,
+    mut reader: Reader,
     show: &mut dyn FnMut(AnswerPiece<'_>),
 ) -> anyhow::Result<Turn> {
     let start = Instant::now();
@@ -153,15 +147,10 @@ pub(crate) fn answer(
                 if !tokens.is_empty() {
                     first_token.get_or_insert_with(|| start.elapsed());
                 }
-                let deltas = match &mut parser {
-                    Some(parser) => parser.push(&text),
-                    None => vec![AnswerDelta::Content(text)],
-                };
-                show_deltas(deltas, show);
+                show_deltas(reader.push(&text), show);
             }
             Event::Done(report) => {
-                let deltas = parser.as_mut().map(AnswerParser::finish).unwrap_or_default();
-                show_deltas(deltas, show);
+                show_deltas(reader.finish(), show);
                 let first_token = first_token.unwrap_or_else(|| start.elapsed());
                 return Ok(Turn { report, first_token });
             }

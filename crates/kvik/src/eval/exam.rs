@@ -6,10 +6,10 @@ use std::time::Instant;
 use anyhow::Context;
 use kvik_cache::retain::{Decision, HeadImportance, Retention, Watch};
 use kvik_cache::{BLOCK_POSITIONS, Token, blocks_for};
-use kvik_engine::model::Model;
 use kvik_engine::retain::lab::{Lab, Variant};
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::{KvLayout, Pool};
+use kvik_model::Model;
 use kvik_text::tokenizer::Tokenizer;
 
 use super::results::{Kept, ResultRow};

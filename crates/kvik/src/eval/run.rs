@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use kvik_cache::Token;
 use kvik_cache::retain::HeadImportance;
-use kvik_engine::model::Model;
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::{KvLayout, Pool};
+use kvik_model::Model;
 use kvik_text::tokenizer::Tokenizer;
 
 use super::calibrate::HeadLosses;

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
 use kvik_cache::Token;
-use kvik_engine::load::repeat_prompt;
-use kvik_engine::model::ModelRunner;
+use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::KvFormat;
+use kvik_model::{Model, ModelRunner};
+use kvik_session::OpenedModel;
 
 use super::encode::Encoder;
 use super::exam::{Exam, ExamSetup, Grader};
@@ -12,11 +13,11 @@ use super::results::ResultRow;
 use super::run::EvalRun;
 use super::setting::{Setting, Sight, retentions, settings};
 use super::tasks::{EvalCase, EvalTask, Work};
-use crate::serving::{open, open::Opened};
+use crate::serving::open;
 use crate::settings::model::ModelArgs;
 
-/// Generated cases for the embedded model.
-fn cases(opened: &Opened, task: &str, count: usize) -> EvalTask {
+/// Generated cases of the embedded model that it answers.
+fn cases(opened: &OpenedModel<Model>, task: &str, count: usize) -> EvalTask {
     let encoder = Encoder { tokenizer: &opened.tokenizer, template: opened.template.as_ref() };
     let task = TASKS.iter().find(|known| known.name == task).unwrap();
     let case = |number| {
@@ -33,11 +34,11 @@ fn with_run(tasks: &[(&str, usize)], settings: Vec<Setting>, check: impl FnOnce(
     let opened = open::model(&args, &args.pool()).unwrap();
     let tasks: Vec<EvalTask> = tasks.iter().map(|(name, count)| cases(&opened, name, *count)).collect();
     let layout = ModelRunner::layout(opened.model.config(), &KvFormat::F32.into()).unwrap();
-    let Opened { model, tokenizer, template, .. } = opened;
+    let OpenedModel { model, tokenizer, template, .. } = opened;
     check(&EvalRun {
         model: Arc::new(model),
         tokenizer: &tokenizer,
-        repeat: repeat_prompt(&tokenizer, template.as_ref()),
+        repeat: RepeatPrompt::new(&tokenizer, template.as_ref()),
         tasks: &tasks,
         exact: layout.clone(),
         layouts: vec![layout],

@@ -1,9 +1,7 @@
 //! The sensitivity of a model to KV formats, as needed by `--kv auto`.
 
-use kvik_engine::{
-    eval::{FORMATS, sensitivity::Sensitivity},
-    model::LAYERS_MAX,
-};
+use kvik_engine::eval::{FORMATS, sensitivity::Sensitivity};
+use kvik_model::LAYERS_MAX;
 use serde::{Deserialize, Serialize};
 
 use super::Measurement;

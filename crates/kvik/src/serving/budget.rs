@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::{bail, ensure};
-use kvik_cache::Beside;
+use anyhow::{anyhow, ensure};
 use kvik_engine::free_memory::{MachineMemory, default_kv_bytes};
+use kvik_session::{BudgetError, RunnerError};
 
 use crate::settings::size::ByteSize;
 
@@ -42,83 +42,31 @@ pub(crate) fn kv_bytes(asked: Option<ByteSize>) -> u64 {
     asked.map_or_else(default_kv_bytes, |size| size.0)
 }
 
-/// Blocks of the requested budget; or of half of the free memory, but no more than `most`.
-pub(super) fn blocks(
-    (flag, asked): (&str, Option<ByteSize>),
-    block_bytes: usize,
-    most: usize,
-) -> anyhow::Result<usize> {
-    let block_bytes = block_bytes as u64;
-    let bytes = kv_bytes(asked);
-    let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
-    if blocks == 0 {
-        bail!(
+/// Words why a budget of this flag is refused.
+pub(super) fn refused(error: BudgetError, flag: &str) -> anyhow::Error {
+    match error {
+        BudgetError::TooSmall { kv_bytes, block_bytes } => anyhow!(
             "a KV cache of {} holds not even one block of this model, which takes {}; raise {flag}",
-            ByteSize(bytes),
-            ByteSize(block_bytes)
-        );
+            ByteSize(kv_bytes),
+            ByteSize(block_bytes as u64)
+        ),
+        BudgetError::ContextTooLarge { context_tokens, fits_tokens, needed_bytes, kv_bytes } => anyhow!(
+            "a context of {context_tokens} tokens needs {} of KV cache and {flag} is {}, which holds {fits_tokens} tokens; raise {flag}, lower --context, or keep a part of each prompt with --retain",
+            ByteSize(needed_bytes),
+            ByteSize(kv_bytes)
+        ),
     }
-    Ok(if asked.is_some() { blocks } else { blocks.min(most) })
 }
 
-/// The memory for keys and values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KvBudget {
-    pub(crate) blocks: usize,
-    /// The flag that sets the budget.
-    pub(crate) flag: &'static str,
-    /// Bytes of a block, without the part of layers with windows.
-    pub(crate) block_bytes: usize,
-    /// Bytes of a block on disk, including that part.
-    pub(crate) stored_bytes: usize,
-    /// Auxiliary state that sequences hold in addition to blocks.
-    pub(crate) beside: Beside,
-    /// Bytes of a block of the draft model, which has the same number of blocks; 0 without one.
-    pub(crate) draft_bytes: usize,
-    /// Formats of keys and values, such as `f16` or `q8/f16`.
-    pub(crate) kv: String,
-    /// Compute threads.
-    pub(crate) threads: usize,
-}
-
-impl KvBudget {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.blocks as u64 * self.block_bytes as u64
-    }
-
-    /// Tokens of one sequence that fit.
-    pub(crate) fn tokens(&self) -> usize {
-        self.beside.positions_that_fit(self.blocks)
-    }
-
-    /// Blocks that may be pinned: as requested, or half of them, so that running requests always have room.
-    pub(super) fn pinned_max(&self, asked: Option<ByteSize>) -> usize {
-        let asked = asked.map(|size| size.0 / self.block_bytes as u64);
-        asked.map_or(self.blocks / 2, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX).min(self.blocks))
-    }
-
-    /// The requested context, if it fits; without a request the model's own, or as much of it as fits. If requests drop
-    /// positions by default (`forgets`), a context need not fit completely: prompts are compressed while they are read.
-    pub(super) fn context(&self, asked: Option<usize>, own: usize, forgets: bool) -> anyhow::Result<usize> {
-        let (fits, flag) = (self.tokens(), self.flag);
-        match asked {
-            Some(asked) if asked > fits && !forgets => {
-                let needed = self.beside.needed(asked) as u64 * self.block_bytes as u64;
-                bail!(
-                    "a context of {asked} tokens needs {} of KV cache and {flag} is {}, which holds {fits} tokens; raise {flag}, lower --context, or keep a part of each prompt with --retain",
-                    ByteSize(needed),
-                    ByteSize(self.bytes())
-                )
-            }
-            Some(asked) => {
-                if asked > own {
-                    tracing::warn!("the model was trained for {own} tokens; answers beyond may be poor");
-                }
-                Ok(asked)
-            }
-            None if forgets => Ok(own),
-            None => Ok(own.min(fits)),
-        }
+/// Words why a model does not get its memory.
+pub(crate) fn no_memory(error: RunnerError) -> anyhow::Error {
+    match error {
+        RunnerError::NoMemory { kv_bytes, source } => anyhow::Error::from(source)
+            .context(format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(kv_bytes))),
+        #[cfg(feature = "gpu")]
+        RunnerError::Device { kv_bytes, source } => anyhow::Error::from(source)
+            .context(format!("with a KV cache of {} (--cache-device)", ByteSize(kv_bytes))),
+        error => error.into(),
     }
 }
 
@@ -126,49 +74,15 @@ impl KvBudget {
 mod tests {
     use super::*;
 
-    fn budget(blocks: usize) -> KvBudget {
-        let beside = Beside::default();
-        let block_bytes = 48 << 10;
-        let stored_bytes = block_bytes;
-        let (flag, kv) = ("--cache-ram", "f16".to_owned());
-        KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes: 0, kv, threads: 1 }
-    }
-
-    #[test]
-    fn the_context_fits_the_budget() {
-        let check = |asked, own, blocks, expect| {
-            assert_eq!(budget(blocks).context(asked, own, false).unwrap(), expect);
-        };
-        check(None, 2048, 1000, 2048);
-        check(None, 40_960, 1000, 16_000);
-        check(Some(512), 2048, 1000, 512);
-        check(Some(4096), 2048, 1000, 4096);
-    }
-
-    #[test]
-    fn a_context_that_is_forgotten_on_the_way_need_not_fit() {
-        let check = |asked, expect| assert_eq!(budget(1000).context(asked, 40_960, true).unwrap(), expect);
-        check(None, 40_960);
-        check(Some(32_768), 32_768);
-    }
-
     #[test]
     fn a_context_that_does_not_fit_is_refused_with_the_numbers() {
-        let error = budget(1000).context(Some(32_768), 40_960, false).unwrap_err().to_string();
+        let (kv_bytes, needed_bytes) = (1000 * (48 << 10), 2048 * (48 << 10));
+        let (context_tokens, fits_tokens) = (32_768, 16_000);
+        let error = BudgetError::ContextTooLarge { context_tokens, fits_tokens, needed_bytes, kv_bytes };
+        let error = refused(error, "--cache-ram").to_string();
         for word in ["32768", "96 MiB", "46.9 MiB", "16000", "--cache-ram", "--retain"] {
             assert!(error.contains(word), "{error} says {word}");
         }
-    }
-
-    #[test]
-    fn half_of_the_budget_may_be_pinned_by_default() {
-        let check = |asked: Option<u64>, blocks| {
-            assert_eq!(budget(1000).pinned_max(asked.map(ByteSize)), blocks, "{asked:?}");
-        };
-        check(None, 500);
-        check(Some(1), 0);
-        check(Some(300 * (48 << 10)), 300);
-        check(Some(u64::MAX), 1000);
     }
 
     #[test]

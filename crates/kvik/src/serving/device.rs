@@ -1,17 +1,17 @@
 //! The device that computes a model: the processor, or a GPU if this build supports them.
 
 use anyhow::{Context, bail};
+use kvik_kernels::Pool;
 #[cfg(feature = "gpu")]
-use kvik_engine::model::{
+use kvik_model::{
     ModelConfig,
     device::{Choice, Device, DeviceModel},
 };
-use kvik_kernels::Pool;
+use kvik_session::OpenedModel;
+#[cfg(feature = "gpu")]
+use kvik_session::Placed;
 
-use super::{
-    open::{self, Opened},
-    placed::Placed,
-};
+use super::open;
 use crate::{
     causes::with_causes,
     settings::{
@@ -42,11 +42,8 @@ pub(crate) fn open(
     args: &ModelArgs,
     (device, layers): (DeviceChoice, GpuLayers),
     pool: &Pool,
-) -> anyhow::Result<Opened<Placed>> {
-    let on_processor = || {
-        let Opened { model, tokenizer, template, embedder } = open::model(args, pool)?;
-        Ok(Opened { model: Placed::Processor(Box::new(model)), tokenizer, template, embedder })
-    };
+) -> anyhow::Result<OpenedModel> {
+    let on_processor = || Ok(open::model(args, pool)?.on_processor());
     match device {
         DeviceChoice::Cpu => on_processor(),
         DeviceChoice::Auto if !cfg!(feature = "gpu") && layers == GpuLayers::All => on_processor(),
@@ -65,7 +62,7 @@ fn on_gpu(
     number: Option<usize>,
     layers: GpuLayers,
     pool: &Pool,
-) -> anyhow::Result<Opened<Placed>> {
+) -> anyhow::Result<OpenedModel> {
     let loaded = args.load()?;
     DeviceModel::check(&loaded.config)?;
     let device = Device::open(number.map_or(Choice::Auto, Choice::Index))?;
@@ -77,11 +74,11 @@ fn on_gpu(
         let model = DeviceModel::load_last(device, layers, config, tensors, conversion, pool, progress)?;
         Ok(Placed::Device(Box::new(model)))
     };
-    Opened::of(args, loaded, load, Placed::classifier)
+    open::opened(args, loaded, load, Placed::classifier)
 }
 
 /// Fails: this build has no GPU support.
 #[cfg(not(feature = "gpu"))]
-fn on_gpu(_: &ModelArgs, _: Option<usize>, _: GpuLayers, _: &Pool) -> anyhow::Result<Opened<Placed>> {
+fn on_gpu(_: &ModelArgs, _: Option<usize>, _: GpuLayers, _: &Pool) -> anyhow::Result<OpenedModel> {
     bail!("this kvik was built without GPUs; build one with `cargo build --release --features gpu`")
 }

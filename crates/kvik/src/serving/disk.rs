@@ -1,15 +1,11 @@
-//! Opens the disk tier: its directory, its size, and the log line when it is unavailable.
+//! The disk tier of the flags: its directory, its size, and the log line when it is unavailable.
 
-use std::{path::Path, time::Instant};
+use std::path::Path;
 
-use kvik_engine::{
-    config::usual::WARM_SHARE,
-    schedule::disk::{DiskOpened, DiskSetup, store_config},
-};
+use kvik_engine::schedule::disk::DiskSetup;
+use kvik_session::{DiskTier, KvBudget, open_disk};
 
-use super::budget::KvBudget;
 use crate::causes::with_causes;
-use crate::clock::unix_seconds;
 use crate::settings::{model::CacheArgs, size::ByteSize};
 
 /// An open disk tier, or the tier that replaces it.
@@ -36,15 +32,9 @@ fn open_in(
     dir: &Path,
     size: ByteSize,
     budget: &KvBudget,
-    (model, place): ([u8; 32], &str),
+    model: ([u8; 32], &str),
 ) -> anyhow::Result<OpenDisk> {
-    let config = store_config((dir, size.0), model, (&budget.kv, place), budget.stored_bytes);
-    let started = Instant::now();
-    let opened = DiskSetup::open(&config, budget.blocks / WARM_SHARE, unix_seconds())?;
-    let DiskOpened { setup, slots, held, notes } = opened;
-    notes.iter().for_each(|note| tracing::info!("disk cache: {note}"));
-    let took_ms = started.elapsed().as_secs_f64() * 1e3;
-    tracing::info!("disk cache: {held} blocks found, opened in {took_ms:.1} ms");
-    let line = format!("{} in {}, {held} of {slots} blocks held", ByteSize(config.bytes_max), dir.display());
+    let DiskTier { setup, bytes_max, slots, held } = open_disk((dir, size.0), budget, model, usize::MAX)?;
+    let line = format!("{} in {}, {held} of {slots} blocks held", ByteSize(bytes_max), dir.display());
     Ok(OpenDisk { setup, line })
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use kvik_cache::{CacheConfig, Token};
-use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::schedule::DraftSetup;
 use kvik_kernels::{KvFormat, KvLayout, Pool};
+use kvik_model::{Model, ModelRunner};
+use kvik_session::OpenedModel;
 use kvik_text::{stream::Vocabulary, tokenizer::Tokenizer};
 
-use super::open::{self, Opened};
+use super::open;
 use crate::settings::model::ModelArgs;
 
 /// A loaded draft model.
@@ -28,7 +29,7 @@ impl DraftFile {
         pool: &Pool,
     ) -> anyhow::Result<DraftFile> {
         let opened = open::model(&args.of(name), pool).with_context(|| format!("--draft {name}"))?;
-        let Opened { model, tokenizer: own, .. } = opened;
+        let OpenedModel { model, tokenizer: own, .. } = opened;
         let (own, large) = (Vocabulary::from(&own), Vocabulary::from(tokenizer));
         check(&large, &own).with_context(|| format!("--draft {name}"))?;
         let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);

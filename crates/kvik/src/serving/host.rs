@@ -5,8 +5,8 @@ use kvik_engine::{
     schedule::disk::{DiskSetup, buffers, writes_max},
     store::{Buffers, HostStore, Waker},
 };
+use kvik_session::KvBudget;
 
-use super::budget::KvBudget;
 use super::disk::OpenDisk;
 use crate::clock::unix_seconds;
 use crate::settings::size::ByteSize;

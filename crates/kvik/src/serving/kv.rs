@@ -1,11 +1,9 @@
-//! From flags to the layout of blocks: the KV formats of every layer of a model, and the auxiliary state of sequences.
+//! From flags to the formats of keys and values, layer by layer.
 
 use anyhow::Context;
-use kvik_cache::Beside;
-use kvik_engine::config::usual::STEP_ROWS;
 use kvik_engine::eval::choice::{Choice, choose};
-use kvik_engine::model::{Model, ModelConfig, ModelRunner};
 use kvik_kernels::KvLayout;
+use kvik_model::{Model, ModelConfig, ModelRunner};
 
 use crate::{
     measured::{Measured, MeasuredSensitivity},
@@ -31,12 +29,7 @@ pub(crate) fn layout_of(
     }
 }
 
-/// Auxiliary state that a model's sequences hold in addition to blocks of a layout, with the server's step size.
-pub(crate) fn beside(config: &ModelConfig, layout: &KvLayout) -> Beside {
-    ModelRunner::beside(config, layout, STEP_ROWS)
-}
-
-/// The layout with the smallest measured loss.
+/// The layout of least measured loss.
 fn auto(config: &ModelConfig, model: &[u8; 32], bits: f64, measured: &Measured) -> anyhow::Result<KvLayout> {
     let kept: Option<MeasuredSensitivity> = measured.load(model);
     let sensitivity = kept.and_then(|kept| kept.sensitivity()).context(

@@ -3,22 +3,20 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use kvik_cache::CacheConfig;
-use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS};
-use kvik_engine::engine::{Attached, Engine, EngineConfig};
-use kvik_engine::load::{repeat_prompt, spoken_name};
+use kvik_engine::config::usual::DRAFT_ROWS;
+use kvik_engine::engine::{Attached, EngineConfig};
 use kvik_engine::stats::DraftSources;
-use kvik_kernels::KvLayout;
+use kvik_model::load::spoken_name;
+use kvik_session::{KvBudget, Placed, Session, SessionError, Start, TemplateVariables};
 
 use super::{
-    budget::{KvBudget, blocks, check_memory},
+    budget::{self, check_memory},
     device,
     draft::DraftFile,
     fleet::Fleet,
     handle::Handle,
     kv,
     lora::LoraAdapters,
-    open::Opened,
-    placed::{Placed, Room},
     retaining::{KeptMeasurements, Retaining},
     tiers::OpenTiers,
 };
@@ -29,6 +27,7 @@ use crate::{
     settings::{
         capacity::{Capacity, Speculate},
         model::{CacheArgs, ModelArgs},
+        size::ByteSize,
     },
 };
 
@@ -39,104 +38,101 @@ const CHOICES_MAX: u32 = 64;
 pub(crate) struct Loaded {
     pub(crate) serving: Serving,
     pub(crate) budget: KvBudget,
+    /// Compute threads.
+    pub(crate) threads: usize,
     /// Name of the GPU that computes, when one does.
     pub(crate) device: Option<String>,
     /// The banner's line about the disk tier, when there is one.
     pub(crate) disk: Option<String>,
-    /// The banner's line about the store that nodes share, when they do.
+    /// Address of the store that nodes share, when they do.
     pub(crate) remote: Option<String>,
     /// Name of the draft model, when there is one.
     pub(crate) draft: Option<String>,
     pub(crate) handle: Handle,
 }
 
-/// Loads the model and starts the engine.
-pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
-    open_told(args, cache, capacity, None)
+/// What a model is opened with in addition to its own flags.
+#[derive(Default)]
+pub(crate) struct Around<'a> {
+    /// Listeners to changes of the cache.
+    pub(crate) kv_events: Option<&'a KvEvents>,
+    /// Variables of the chat template where a request sets none.
+    pub(crate) variables: TemplateVariables,
 }
 
-/// Loads the model and starts the engine, with subscribers to cache events.
-pub(crate) fn open_told(
+/// Loads the model and starts the engine.
+pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
+    open_with(args, cache, capacity, Around::default())
+}
+
+/// [`open`] with what is around the model.
+pub(crate) fn open_with(
     args: &ModelArgs,
     cache: &CacheArgs,
     capacity: Capacity,
-    kv_events: Option<&KvEvents>,
+    around: Around<'_>,
 ) -> anyhow::Result<Loaded> {
     if let Some(asked) = cache.cache_ram {
         check_memory("--cache-ram", asked)?;
     }
     let pool = Arc::new(args.pool());
-    let Opened { model, tokenizer, template, embedder } =
-        device::open(args, (device::choice(cache)?, cache.gpu_layers), &pool)?;
-    let draft =
-        cache.draft.as_ref().map(|name| DraftFile::open(name, args, &tokenizer, &pool)).transpose()?;
-    let lora =
-        model.on_processor().map(|model| LoraAdapters::open(&cache.lora, &args.models_dir, model, &pool));
+    let threads = pool.threads();
+    let opened = device::open(args, (device::choice(cache)?, cache.gpu_layers), &pool)?;
+    let model = &opened.model;
+    let draft = cache.draft.as_ref();
+    let draft = draft.map(|name| DraftFile::open(name, args, &opened.tokenizer, &pool)).transpose()?;
+    let lora = model.on_processor();
+    let lora = lora.map(|model| LoraAdapters::open(&cache.lora, &args.models_dir, model, &pool));
     let lora = lora.transpose()?.unwrap_or_default();
     let layout = kv::layout_of(&args.kv, model.config(), || model.digest())?;
+    let (flag, asked) = kv_memory(cache, model);
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
-    let budget = budget(cache, &model, &layout, (draft_bytes, pool.threads()))?;
-    let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
+    let budget = KvBudget::new(model, &layout, asked.map(|size| size.0), draft_bytes);
+    let budget = budget.map_err(|error| budget::refused(error, flag))?;
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
-    let repeat = repeat_prompt(&tokenizer, template.as_ref());
     let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
-    let context = budget.context(cache.context, model.config().context, retaining.usual().is_some())?;
-    let card = card(args, &model, context, capacity);
-    let config = EngineConfig::new(&layout, model.blocks_digest(context), context);
-    let config = EngineConfig { repeat, calibration, ..within(config, &budget, capacity) };
-    let draft_rows_max = if draft.is_some() { DRAFT_ROWS } else { config.draft_rows_max };
-    let config = EngineConfig { draft_rows_max, ..config };
+    let context = budget.context(cache.context, model.config().context, retaining.usual().is_some());
+    let context = context.map_err(|error| budget::refused(error, flag))?;
+    let engine = opened.engine_config(&layout, &budget, context);
+    let engine = EngineConfig { calibration, ..within(engine, capacity, draft.is_some()) };
     let idle = cache.retain.retain_idle;
-    retaining.check_model(idle.as_ref(), &config)?;
-    let device = model.device();
-    let place = model.place();
-    let tiers = OpenTiers::open(cache, &budget, (config.model_digest, &place), device.is_some())?;
-    let runner = model.runner(Room {
-        pool: pool.clone(),
-        layout,
-        blocks: budget.blocks,
-        context,
-        adapters: lora.adapters(),
-        states: budget.beside.states_max(budget.blocks),
-        resident: true,
-    })?;
-    let pinned_max = budget.pinned_max(cache.cache_pin);
-    let cache = CacheConfig { blocks: budget.blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
-    let OpenTiers { setup: disk, records, disk_line, remote_line } = tiers;
-    let draft = draft.map(|draft| draft.setup(pool, CacheConfig { pinned_max: 0, ..cache }, context));
-    let kv_listener = kv_events.map(|events| events.listener(lora.names()));
-    let draft = draft.transpose()?;
+    retaining.check_model(idle.as_ref(), &engine)?;
+    let (card, device, place) = (card(args, model, context, capacity), model.device(), model.place());
+    let OpenTiers { setup: disk, records, disk_line, remote_line } =
+        OpenTiers::open(cache, &budget, (engine.model_digest, &place), device.is_some())?;
+    let cache = budget.cache(cache.evict, cache.cache_pin.map(|size| size.0));
+    let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
+    let draft = draft.map(|draft| draft.setup(pool.clone(), CacheConfig { pinned_max: 0, ..cache }, context));
+    let (draft, kv_listener) =
+        (draft.transpose()?, around.kv_events.map(|events| events.listener(lora.names())));
     let attached = Attached { disk, draft, kv_listener, before_step: stall(), ..Attached::default() };
-    let engine = Engine::start_with(runner, &tokenizer, cache, config, attached)?;
-    engine.set_retain_idle(idle)?;
-    let handle = Handle::new(engine.clone(), records.map(Fleet::new));
-    let cache = Some(engine.clone());
-    let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
-    let (retaining, lora) = (Arc::new(retaining), Arc::new(lora));
-    let variables = Default::default();
-    let serving =
-        Serving { engine, cache, tokenizer, template, variables, model: card, embedder, retaining, lora };
+    let (adapters, variables) = (lora.adapters(), around.variables);
+    let start = Start { pool, layout, cache, engine, adapters, variables, attached };
+    let session = opened.start(start).map_err(|error| match error {
+        SessionError::Runner(error) => budget::no_memory(error),
+        error => error.into(),
+    })?;
+    session.engine.set_retain_idle(idle)?;
+    let handle = Handle::new(session.engine.clone(), records.map(Fleet::new));
+    let serving = serving(session, card, retaining, lora);
     let (disk, remote, draft) = (disk_line, remote_line, draft_name);
-    Ok(Loaded { serving, budget, device, disk, remote, draft, handle })
+    Ok(Loaded { serving, budget, threads, device, disk, remote, draft, handle })
 }
 
-/// The memory budget for a model's keys and values, with `draft_bytes` of a draft model in each block.
-fn budget(
-    cache: &CacheArgs,
-    model: &Placed,
-    layout: &KvLayout,
-    (draft_bytes, threads): (usize, usize),
-) -> anyhow::Result<KvBudget> {
-    let beside = model.beside(layout);
-    let (block_bytes, stored_bytes) = (beside.block_bytes, layout.block_bytes());
-    let (flag, asked) = match model.device() {
+fn serving(session: Session, model: ModelCard, retaining: Retaining, lora: LoraAdapters) -> Serving {
+    let Session { engine, texts, embedder } = session;
+    let cache = Some(engine.clone());
+    let (engine, retaining, lora) = (Arc::new(engine), Arc::new(retaining), Arc::new(lora));
+    Serving { engine, cache, texts, model, embedder, retaining, lora }
+}
+
+/// The flag that says how much memory keys and values have where the model is, and its value.
+fn kv_memory(cache: &CacheArgs, model: &Placed) -> (&'static str, Option<ByteSize>) {
+    match model.device() {
         Some(_) => ("--cache-device", cache.cache_device),
         None => ("--cache-ram", cache.cache_ram),
-    };
-    let blocks = blocks((flag, asked), block_bytes + draft_bytes, model.blocks_max(layout))?;
-    let kv = layout.format_name();
-    Ok(KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes, kv, threads })
+    }
 }
 
 /// For tests: while the file named by KVIK_TEST_STALL exists, the engine takes no step.
@@ -165,16 +161,15 @@ fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) ->
     }
 }
 
-/// The engine's settings for this budget and capacity.
-fn within(config: EngineConfig, budget: &KvBudget, capacity: Capacity) -> EngineConfig {
+/// The settings of an engine that serves as many.
+fn within(config: EngineConfig, capacity: Capacity, has_draft_model: bool) -> EngineConfig {
+    let drafts = has_draft_model || capacity.speculate != Speculate(DraftSources::NONE);
     EngineConfig {
         parallel_max: capacity.parallel,
         waiting_max: capacity.queue,
         choices_max: CHOICES_MAX,
-        draft_rows_max: if capacity.speculate == Speculate(DraftSources::NONE) { 0 } else { DRAFT_ROWS },
+        draft_rows_max: if drafts { DRAFT_ROWS } else { 0 },
         draft_sources: capacity.speculate.0,
-        block_bytes: budget.block_bytes,
-        beside: budget.beside,
         ..config
     }
 }

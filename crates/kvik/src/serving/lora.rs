@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context, bail};
 use kvik_engine::api::{AdapterId, AdapterMix, AdapterUse};
-use kvik_engine::load::LoadedAdapter;
-use kvik_engine::model::{ADAPTERS_MAX, Adapter, Adapters, Model};
 use kvik_kernels::Pool;
 use kvik_memory::hex;
+use kvik_model::load::LoadedAdapter;
+use kvik_model::{ADAPTERS_MAX, Adapter, Adapters, Model};
 use serde::{Deserialize, Serialize};
 
 use super::fetch::{self, Located};

@@ -6,7 +6,6 @@ pub(crate) mod budget;
 pub(crate) mod device;
 mod disk;
 mod draft;
-pub(crate) mod embedding;
 pub(crate) mod fetch;
 pub(crate) mod fleet;
 pub(crate) mod handle;
@@ -17,7 +16,6 @@ pub(crate) mod load;
 pub(crate) mod lora;
 mod no_template;
 pub(crate) mod open;
-pub(crate) mod placed;
 mod remote;
 pub(crate) mod retaining;
 mod tiers;
@@ -27,15 +25,12 @@ use std::sync::Arc;
 use kvik_cache::Token;
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::Engine;
-use kvik_engine::pulse::Life;
 use kvik_engine::stats::EngineStats;
-use kvik_memory::memory::MemoryModel;
-use kvik_text::answer::ReasoningForm;
-use kvik_text::template::{ChatTemplate, Prompt};
-use kvik_text::tokenizer::{Tokenizer, text_bytes_max};
+use kvik_model::pulse::Life;
+use kvik_session::{Chat, ChatError, Embedder, Texts};
+use kvik_text::template::{ChatTemplate, Prompt, TemplateError};
 
-use crate::{http::error::ApiError, settings::template::TemplateVariables};
-use embedding::Embedder;
+use crate::http::error::ApiError;
 pub(crate) use host_text::HostText;
 use lora::LoraAdapters;
 use no_template::NoTemplate;
@@ -81,11 +76,8 @@ pub(crate) struct Serving {
     pub(crate) engine: Arc<dyn Inference>,
     /// The engine's handle, for reading and changing its cache; `None` with a scripted double.
     pub(crate) cache: Option<Engine>,
-    pub(crate) tokenizer: Arc<Tokenizer>,
-    /// `None` when the model has none and `--chat-template` was not given.
-    pub(crate) template: Option<ChatTemplate>,
-    /// Default values of the template's variables.
-    pub(crate) variables: TemplateVariables,
+    /// Encodes prompts.
+    pub(crate) texts: Arc<Texts>,
     pub(crate) model: ModelCard,
     /// Settings of embedding and ranking.
     pub(crate) embedder: Embedder,
@@ -142,28 +134,25 @@ pub(crate) fn means(said: &str, name: &str) -> bool {
 }
 
 impl Serving {
-    /// Refuses a text that cannot fit the context, before time and memory are spent on tokenizing it.
+    /// The prompt of a chat, and the parts of it that are the messages' own.
+    ///
+    /// # Errors
+    /// At the field that is at fault.
+    pub(crate) fn render(&self, chat: &Chat) -> Result<Prompt, ApiError> {
+        self.texts.render(chat).map_err(|error| self.refused(error))
+    }
+
+    /// The tokens of a chat.
+    ///
+    /// # Errors
+    /// As [`Serving::render`].
+    pub(crate) fn tokens(&self, chat: &Chat) -> Result<Vec<Token>, ApiError> {
+        self.texts.tokens(chat).map_err(|error| self.refused(error))
+    }
+
+    /// Refuses a text that cannot fit the context, before seconds and memory are spent on its tokens.
     pub(crate) fn check_length(&self, text: &str) -> Result<(), ApiError> {
-        if text.len() <= self.text_bytes_max() {
-            return Ok(());
-        }
-        let context = self.model.context;
-        let least = self.tokenizer.tokens_at_least(text.len()).max(context + 1);
-        let error =
-            ApiError::from(RequestError::PromptTooLong { prompt_tokens: least, context_tokens: context });
-        let message = error.to_string().replace("the prompt has", "the prompt has at least");
-        Err(error.because(message))
-    }
-
-    /// Longest text that is tokenized as part of a prompt.
-    pub(crate) fn text_bytes_max(&self) -> usize {
-        text_bytes_max(self.model.context)
-    }
-
-    /// Tokens of a rendered chat. The request's own strings are encoded as plain text, so that the name of a control
-    /// token in them is not read as that token.
-    pub(crate) fn encode_rendered(&self, prompt: &Prompt) -> Vec<Token> {
-        self.tokenizer.encode_chat(&prompt.text, &prompt.inputs)
+        self.texts.check_length(text).map_err(refused)
     }
 
     /// The model's chat template.
@@ -171,26 +160,35 @@ impl Serving {
     /// # Errors
     /// If it has none: the error says what the model can do instead, and how to supply a template.
     pub(crate) fn chat_template(&self) -> Result<&ChatTemplate, NoTemplate> {
-        self.template.as_ref().ok_or_else(|| NoTemplate::of(self))
+        self.texts.template.as_ref().ok_or_else(|| NoTemplate::of(self))
     }
 
-    /// The form in which the model writes its reasoning.
-    pub(crate) fn reasoning_form(&self) -> ReasoningForm {
-        self.template.as_ref().map(ChatTemplate::reasoning_form).unwrap_or_default()
+    /// Words why a chat has no prompt.
+    pub(crate) fn refused(&self, error: ChatError) -> ApiError {
+        match error {
+            ChatError::NoTemplate => ApiError::field("messages", NoTemplate::of(self).to_string()),
+            error => refused(error),
+        }
     }
 }
 
-impl MemoryModel for Serving {
-    fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    fn template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
-    }
-
-    fn context(&self) -> usize {
-        self.model.context
+/// Words why a chat has no prompt, at the field that is at fault.
+pub(crate) fn refused(error: ChatError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        ChatError::Template(TemplateError::BadMessages { field, .. }) => ApiError::field(field, message),
+        ChatError::Template(TemplateError::Reserved { name }) => {
+            ApiError::field(format!("chat_template_kwargs.{name}"), message)
+        }
+        ChatError::TooLong { tokens_min: prompt_tokens, context_tokens } => {
+            let error = ApiError::from(RequestError::PromptTooLong { prompt_tokens, context_tokens });
+            let message = error.to_string().replace("the prompt has", "the prompt has at least");
+            error.because(message)
+        }
+        ChatError::NotContinued(_) => {
+            ApiError::field("messages", format!("{message}; send `continue_final_message: false`"))
+        }
+        _ => ApiError::field("messages", message),
     }
 }
 

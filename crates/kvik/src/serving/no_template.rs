@@ -59,7 +59,7 @@ pub(crate) struct NoTemplate {
 impl NoTemplate {
     /// The error for this model.
     pub(super) fn of(serving: &Serving) -> NoTemplate {
-        NoTemplate { name: serving.model.name.clone(), form: form_of(&serving.tokenizer) }
+        NoTemplate { name: serving.model.name.clone(), form: form_of(&serving.texts.tokenizer) }
     }
 }
 

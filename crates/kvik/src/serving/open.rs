@@ -4,11 +4,9 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvik_engine::{
-    load::{Embedding, LoadedModel},
-    model::{Conversion, Model, ModelConfig, ModelError},
-};
 use kvik_kernels::{Isa, Pool};
+use kvik_model::{Conversion, Model, ModelConfig, ModelError, load::LoadedModel};
+use kvik_session::{OpenError, OpenedModel};
 use kvik_text::{
     files::{
         KnownDigests, TensorSource,
@@ -16,10 +14,8 @@ use kvik_text::{
         small::{SETTINGS_BYTES_MAX, read_small_text},
     },
     template::ChatTemplate,
-    tokenizer::Tokenizer,
 };
 
-use super::embedding::Embedder;
 use super::fetch;
 use crate::settings::{dirs, model::ModelArgs};
 
@@ -32,26 +28,17 @@ pub(crate) fn bring(model: &'static [u8]) {
     EMBEDDED.get_or_init(|| model);
 }
 
-/// A model with its weights loaded, its tokenizer and chat template.
-pub(crate) struct Opened<M = Model> {
-    pub(crate) model: M,
-    pub(crate) tokenizer: Tokenizer,
-    /// `None` when the model has none and uses no known format.
-    pub(crate) template: Option<ChatTemplate>,
-    pub(crate) embedder: Embedder,
-}
-
 /// Reads a model and packs its weights on `pool`.
-pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
+pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<OpenedModel<Model>> {
     let load = |config, tensors, conversion, progress: &dyn Fn(u64, u64)| {
         warn_of(conversion);
         Model::load(config, tensors, conversion, pool, progress)
     };
-    Opened::of(args, args.load()?, load, Model::classifier)
+    opened(args, args.load()?, load, Model::classifier)
 }
 
-/// Opens a model for a command that does not support recurrent states.
-pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
+/// [`model`] for commands that compute on blocks of keys and values alone.
+pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Result<OpenedModel<Model>> {
     let opened = model(args, pool)?;
     if opened.model.has_states() {
         bail!(
@@ -62,29 +49,27 @@ pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Res
     Ok(opened)
 }
 
-impl<M> Opened<M> {
-    /// Loads the weights of a parsed model by `load`.
-    pub(super) fn of(
-        args: &ModelArgs,
-        loaded: LoadedModel,
-        load: impl FnOnce(ModelConfig, TensorSource, Conversion, &dyn Fn(u64, u64)) -> Result<M, ModelError>,
-        classifier: impl FnOnce(&M) -> Option<&[f32]>,
-    ) -> anyhow::Result<Opened<M>> {
-        let template = loaded.own_template()?;
-        template.iter().flat_map(ChatTemplate::failures).for_each(|line| {
-            tracing::warn!("{line}; kvik writes that in a form of its own, and --chat-template FILE takes another template");
-        });
-        let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } =
-            loaded;
-        let (bar, width) = (progress(args.source(), tensors.total_bytes()), config.d_model);
-        let conversion = args.conversion().of(&tensors);
-        let model = load(config, tensors, conversion, &|done, _| bar.set_position(done))
-            .with_context(|| format!("the model {} cannot be loaded", args.source()))?;
-        bar.finish_and_clear();
-        let classifier = classifier(&model).map(Into::into);
-        let embedder = Embedder { pooling, ranking, width, classifier };
-        Ok(Opened { model, tokenizer, template, embedder })
-    }
+/// Has `load` put the weights of a model that was read where they are multiplied, behind a progress bar.
+pub(super) fn opened<M>(
+    args: &ModelArgs,
+    loaded: LoadedModel,
+    load: impl FnOnce(ModelConfig, TensorSource, Conversion, &dyn Fn(u64, u64)) -> Result<M, ModelError>,
+    classifier: impl FnOnce(&M) -> Option<&[f32]>,
+) -> anyhow::Result<OpenedModel<M>> {
+    let bar = progress(args.source(), loaded.tensors.total_bytes());
+    let conversion = args.conversion().of(&loaded.tensors);
+    let load = |config, tensors| load(config, tensors, conversion, &|done, _| bar.set_position(done));
+    let opened = OpenedModel::load_by(loaded, load, classifier).map_err(|error| match error {
+        OpenError::Template(error) => error.into(),
+        error => anyhow::Error::from(error).context(format!("the model {} cannot be loaded", args.source())),
+    })?;
+    bar.finish_and_clear();
+    opened.template.iter().flat_map(ChatTemplate::failures).for_each(|line| {
+        tracing::warn!(
+            "{line}; kvik writes that in a form of its own, and --chat-template FILE takes another template"
+        );
+    });
+    Ok(opened)
 }
 
 impl ModelArgs {

@@ -7,8 +7,8 @@ use kvik_engine::{
     store::Waker,
 };
 use kvik_remote::{Budget, Remote, RemoteConfig, records::Records};
+use kvik_session::KvBudget;
 
-use super::budget::KvBudget;
 use super::disk::OpenDisk;
 use crate::settings::remote::{RemoteArgs, RemotePlace};
 

@@ -3,11 +3,9 @@
 
 use kvik_engine::{schedule::disk::DiskSetup, store::Waker};
 use kvik_remote::records::Records;
+use kvik_session::KvBudget;
 
-use super::{
-    budget::{KvBudget, kv_bytes},
-    disk, host, remote,
-};
+use super::{budget::kv_bytes, disk, host, remote};
 use crate::settings::model::CacheArgs;
 
 /// Open tiers, each behind the one above it.

@@ -7,8 +7,8 @@ use clap::{
     Args,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use kvik_engine::model::KvMap;
 use kvik_kernels::{KvFormat, KvFormats};
+use kvik_model::KvMap;
 
 /// Maximum bytes of a map file: runs of a thousand layers with comments are far smaller.
 const FILE_BYTES_MAX: u64 = 1 << 20;

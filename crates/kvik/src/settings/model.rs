@@ -4,8 +4,8 @@ use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, ValueEnum, builder::TypedValueParser};
 use kvik_cache::Policy;
-use kvik_engine::model::Conversion;
 use kvik_kernels::{Pool, WeightType, performance_cores};
+use kvik_model::Conversion;
 
 use super::device::{DeviceChoice, GpuLayers};
 use super::disk_place::DiskPlace;

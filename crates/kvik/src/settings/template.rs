@@ -2,6 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
+use kvik_session::TemplateVariables;
 use kvik_text::template::RESERVED;
 use serde_json::{Map, Value};
 
@@ -15,36 +16,27 @@ pub(crate) struct TemplateArgs {
     chat_template_kwargs: Vec<String>,
 }
 
-/// Variables of a template, and whether to think.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct TemplateVariables {
-    pub(crate) enable_thinking: Option<bool>,
-    pub(crate) kwargs: Map<String, Value>,
-}
-
 impl TemplateArgs {
     /// The variables from the flags; the last value of a variable takes precedence.
     pub(crate) fn variables(&self) -> anyhow::Result<TemplateVariables> {
         let mut variables = TemplateVariables::default();
         for text in &self.chat_template_kwargs {
-            variables.add(text).with_context(|| format!("--chat-template-kwargs {text}"))?;
+            add(&mut variables, text).with_context(|| format!("--chat-template-kwargs {text}"))?;
         }
         Ok(variables)
     }
 }
 
-impl TemplateVariables {
-    fn add(&mut self, text: &str) -> anyhow::Result<()> {
-        let mut object: Map<String, Value> = serde_json::from_str(text).context("it is no JSON object")?;
-        if let Some(on) = object.remove("enable_thinking") {
-            self.enable_thinking = Some(on.as_bool().context("`enable_thinking` must be true or false")?);
-        }
-        if let Some(name) = RESERVED.iter().find(|name| object.contains_key(**name)) {
-            bail!("`{name}` comes from the request or the model's file");
-        }
-        self.kwargs.extend(object);
-        Ok(())
+fn add(variables: &mut TemplateVariables, text: &str) -> anyhow::Result<()> {
+    let mut object: Map<String, Value> = serde_json::from_str(text).context("it is no JSON object")?;
+    if let Some(on) = object.remove("enable_thinking") {
+        variables.enable_thinking = Some(on.as_bool().context("`enable_thinking` must be true or false")?);
     }
+    if let Some(name) = RESERVED.iter().find(|name| object.contains_key(**name)) {
+        bail!("`{name}` comes from the request or the model's file");
+    }
+    variables.kwargs.extend(object);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Which crates of the workspace each crate may use; the tests of all may use `kvik-testing`.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("kvik-testing", &[]),
     ("kvik-schema", &[]),
     ("kvik-shelf", &[]),
@@ -18,17 +18,35 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("kvik-cache", &[]),
     ("kvik-gpu", &["kvik-kernels"]),
     ("kvik-text", &["kvik-kernels", "kvik-cache"]),
-    ("kvik-engine", &["kvik-text", "kvik-kernels", "kvik-cache", "kvik-gpu"]),
-    ("kvik-memory", &["kvik-engine", "kvik-text", "kvik-cache"]),
-    ("kvik-library", &["kvik-memory", "kvik-engine", "kvik-text", "kvik-kernels", "kvik-cache"]),
+    ("kvik-model", &["kvik-text", "kvik-kernels", "kvik-cache", "kvik-gpu"]),
+    ("kvik-engine", &["kvik-model", "kvik-text", "kvik-kernels", "kvik-cache"]),
+    ("kvik-memory", &["kvik-engine", "kvik-model", "kvik-text", "kvik-cache"]),
+    (
+        "kvik-session",
+        &["kvik-memory", "kvik-engine", "kvik-model", "kvik-text", "kvik-kernels", "kvik-cache"],
+    ),
+    (
+        "kvik-library",
+        &[
+            "kvik-session",
+            "kvik-memory",
+            "kvik-engine",
+            "kvik-model",
+            "kvik-text",
+            "kvik-kernels",
+            "kvik-cache",
+        ],
+    ),
     ("kvik-c", &["kvik-library"]),
     ("kvik-uniffi", &["kvik-library"]),
     ("kvik-remote", &["kvik-engine", "kvik-text", "kvik-cache", "kvik-shelf"]),
     (
         "kvik",
         &[
+            "kvik-session",
             "kvik-memory",
             "kvik-engine",
+            "kvik-model",
             "kvik-text",
             "kvik-kernels",
             "kvik-cache",
@@ -43,6 +61,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
         &[
             "kvik-testing",
             "kvik-engine",
+            "kvik-model",
             "kvik-text",
             "kvik-kernels",
             "kvik-cache",
@@ -97,7 +116,7 @@ const SHARED_NAMES: [(&str, &str, &str); 16] = [
     ),
     ("kvik-cache", "Keep", "of a prefix: how long its blocks stay; of a sequence: how many positions stay"),
     ("kvik-cache", "Policy", "of eviction: which prefixes stay; of retention: which positions of a sequence"),
-    ("kvik-engine", "Buffers", "of a feed-forward layer, and of the threads of the disk"),
+    ("kvik-model", "Buffers", "of the layers of each kind, between the steps of a forward pass"),
     (
         "kvik-text",
         "CompilerPool",

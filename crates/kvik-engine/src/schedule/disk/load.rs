@@ -10,10 +10,10 @@ use kvik_cache::tier::{IoFault, Reads, SlotId, Use};
 use kvik_cache::{
     Admission, BLOCK_POSITIONS, Cache, Lifetime, NamespaceId, SeqId, StopReason, Token, blocks_for,
 };
+use kvik_model::batch::Runner;
 
 use super::remote::{Far, Remote};
 use super::{Disk, LoadContext};
-use crate::model::batch::Runner;
 use crate::schedule::ram::Ram;
 use crate::store::remote::RemoteDone;
 use crate::store::{Buffer, Completed};

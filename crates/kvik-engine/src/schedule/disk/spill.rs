@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use kvik_cache::tier::{BlockTokens, Placement, Record, SlotId, Use};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Cache, Identity, Lifetime, NamespaceId, SeqId, Token};
+use kvik_model::batch::Runner;
 
 use super::Disk;
-use crate::model::batch::Runner;
 use crate::schedule::namespaces::{NamespaceTable, Roots, content_key};
 use crate::schedule::ram::Ram;
 use crate::store::Buffer;

@@ -10,10 +10,10 @@ use kvik_cache::{
     Admission, Cache, CacheConfig, CacheError, DeletedPrompts, Lifetime, NamespaceId, Namespaces, SeqId,
     Token,
 };
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_text::sampler::likeliest;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::panics::contain;
 
 /// Maximum number of rows of one pass: while the model reads a prompt, other sequences wait.

@@ -17,8 +17,8 @@ use std::ops::Range;
 
 use kvik_cache::retain::{Decision, Points, PolicyState, Retention, Watch, WatchedRows};
 use kvik_cache::{SeqId, Token, blocks_for};
+use kvik_model::observation::Observation;
 
-use crate::model::observation::Observation;
 use crate::retain::{Ragged, Sinks};
 
 pub(super) use pass::{Pass, Stage};

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::api::{GeneratedToken, Request, Sampling};
-use kvik_engine::model::batch::{Batch, Output, Runner, SequenceKv};
-use kvik_engine::model::device::DeviceRunner;
 use kvik_kernels::KvFormat;
+use kvik_model::batch::{Batch, Output, Runner, SequenceKv};
+use kvik_model::device::DeviceRunner;
 use kvik_testing::{effort, tiny_model};
 
 use super::shapes::{tokens, within_reach};

@@ -4,10 +4,10 @@ use kvik_cache::BlockId;
 use kvik_cache::retain::RetentionError;
 use kvik_engine::api::{Request, RequestError};
 use kvik_engine::engine::{Engine, EngineConfig};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
-use kvik_engine::model::device::{DeviceError, DeviceRunner};
 use kvik_kernels::{KvFormat, Pool};
+use kvik_model::batch::{Batch, Row, Runner, SequenceKv};
+use kvik_model::device::{DeviceError, DeviceRunner};
+use kvik_model::load::LoadedModel;
 use kvik_testing::{effort, tiny_model};
 
 use super::{World, answer, device_model, greedy, has_device, ids, layout, on_device, opened, prompts, rows};

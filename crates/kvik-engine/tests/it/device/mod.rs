@@ -16,6 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_model::device::{Choice, Device, DeviceModel, DeviceRunner, devices};
+use kvik_model::load::LoadedModel;
+use kvik_model::{Model, ModelConfig, ModelError, ModelRunner};
 use kvik_text::stream::Vocabulary;
 use kvik_text::tokenizer::Tokenizer;
 
@@ -23,10 +27,6 @@ use crate::fake::{self, Client};
 use kvik_cache::{BlockId, CacheConfig, Policy, Token};
 use kvik_engine::api::{GeneratedToken, Request};
 use kvik_engine::engine::EngineConfig;
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
-use kvik_engine::model::device::{Choice, Device, DeviceModel, DeviceRunner, devices};
-use kvik_engine::model::{Model, ModelConfig, ModelError, ModelRunner};
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use kvik_kernels::{KvFormat, KvLayout, Pool, WeightType};
 use kvik_testing::{repository, tiny_model};

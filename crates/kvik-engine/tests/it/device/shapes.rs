@@ -1,10 +1,10 @@
 //! Small models of every architecture: their logits are those of the processor, or they are refused with the reason.
 
 use kvik_cache::{BlockId, Token};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::ModelError;
-use kvik_engine::model::device::{DeviceError, DeviceModel};
 use kvik_kernels::{KvFormat, WeightType};
+use kvik_model::ModelError;
+use kvik_model::device::{DeviceError, DeviceModel};
+use kvik_model::load::LoadedModel;
 use kvik_text::files::bytes::FileBytes;
 
 use super::{device_model, has_device, logits, on_device, on_processor, opened, rows};

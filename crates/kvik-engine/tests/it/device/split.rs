@@ -3,10 +3,10 @@
 
 use kvik_cache::{BlockId, Token};
 use kvik_engine::api::Request;
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::Runner;
-use kvik_engine::model::device::{Choice, Device, DeviceModel, DeviceRunner};
 use kvik_kernels::{KvFormat, Pool, WeightType};
+use kvik_model::batch::Runner;
+use kvik_model::device::{Choice, Device, DeviceModel, DeviceRunner};
+use kvik_model::load::LoadedModel;
 use kvik_testing::{effort, tiny_model};
 
 use super::exact::{self, families};

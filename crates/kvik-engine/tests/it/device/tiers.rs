@@ -5,12 +5,12 @@ use std::sync::Arc;
 use kvik_cache::tier::Tier;
 use kvik_cache::{StopReason, Token};
 use kvik_engine::api::{GeneratedToken, Report, Request};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::Model;
-use kvik_engine::model::batch::Runner;
 use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::store::{Buffers, HostStore, Waker};
 use kvik_kernels::{KvFormat, Pool};
+use kvik_model::Model;
+use kvik_model::batch::Runner;
+use kvik_model::load::LoadedModel;
 use kvik_testing::tiny_model;
 
 use super::{World, answer, device_model, greedy, has_device, ids, layout, on_device, opened, prompts};

@@ -24,10 +24,10 @@ use kvik_engine::api::{
     AdapterId, AdapterMix, AdapterUse, Event, EventSink, FinishReason, Report, Request, RequestError,
 };
 use kvik_engine::config::EngineConfig;
-use kvik_engine::model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
-use kvik_engine::model::observation::Watched;
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use kvik_kernels::KvLayout;
+use kvik_model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
+use kvik_model::observation::Watched;
 pub use kvik_testing::mix;
 use kvik_text::stream::{TokenKind, Vocabulary};
 use ragged::{Cell, Cells};

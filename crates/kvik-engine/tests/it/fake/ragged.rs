@@ -4,9 +4,9 @@
 
 use kvik_cache::BLOCK_POSITIONS;
 use kvik_cache::retain::{HeadFacts, LayerFacts, Needs, Reduce, Watch};
-use kvik_engine::model::batch::{Batch, Row, SequenceKv, StoredLayer};
-use kvik_engine::model::observation::Watched;
 use kvik_kernels::{KvFormat, KvLayer, KvLayout};
+use kvik_model::batch::{Batch, Row, SequenceKv, StoredLayer};
+use kvik_model::observation::Watched;
 
 use super::mix;
 

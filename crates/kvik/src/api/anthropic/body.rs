@@ -2,6 +2,7 @@
 
 use kvik_cache::Lifetime;
 use kvik_memory::{conversations::MESSAGES_MAX, random::random};
+use kvik_session::Chat;
 use kvik_text::constraint::schema::Strictness;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -18,7 +19,7 @@ use crate::{
             cache::CacheFields,
             compaction::{self, Compacting, Open},
             constraint::read_schema,
-            conversation::{Conversation, Effort, Thinking},
+            conversation::{Effort, Thinking, told},
             defaults::Usual,
             generation::{Manner, Options, stop_strings},
             number::{Fraction, Whole},
@@ -171,7 +172,7 @@ pub(super) struct Wanted {
 
 /// A conversation read from a body.
 pub(in crate::api) struct Told {
-    pub(in crate::api) conversation: Conversation,
+    pub(in crate::api) chat: Chat,
     before: Option<compaction::Opened>,
     /// Times to live that its blocks ask for.
     times: Times,
@@ -203,8 +204,8 @@ impl TellFields {
             ),
             effort: self.output_config.as_ref().and_then(|config| config.effort),
         };
-        let conversation = Conversation::told(Value::Array(messages), tools, thinking, Map::new());
-        Ok(Told { conversation: conversation.continuing()?, before, times, new })
+        let chat = told(Value::Array(messages), tools, thinking, Map::new());
+        Ok(Told { chat: chat.continuing(), before, times, new })
     }
 
     fn format(&mut self) -> Option<Format> {
@@ -234,7 +235,7 @@ pub(super) fn turn(
     let constraint = tell.format().map(schema).transpose()?;
     let earlier = thread.as_ref().map_or(&[][..], |thread| &thread.said);
     let open = |item: &str| app.seal.open(&caller.tenant.name, item);
-    let Told { conversation, before, times, new } = tell.told(earlier, &open, body)?;
+    let Told { chat, before, times, new } = tell.told(earlier, &open, body)?;
     let mut keep = cache.keep()?;
     keep.lifetime = lifetime(keep.lifetime, &times);
     let keeps = kept(thread, keep.reuse, body)
@@ -257,7 +258,7 @@ pub(super) fn turn(
         context_management: manage.context_management.is_some(),
     };
     let turn = ChatTurn {
-        conversation,
+        chat,
         options: Options::of(manner, &app.serving.retaining)?,
         logprobs: None,
         compacted: Compacted { before, compacting: compacting(manage.context_management.as_ref(), body)? },

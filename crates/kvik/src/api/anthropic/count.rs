@@ -33,7 +33,7 @@ pub(super) async fn route(
             let (tell, _) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
             let told = tell.told(&[], &|item| app.seal.open(&tenant, item), body)?;
-            Ok(app.serving.encode_rendered(&told.conversation.render(&app.serving)?).len())
+            Ok(app.serving.tokens(&told.chat)?.len())
         })
         .await?;
     Ok(Json(MessageTokens { input_tokens }))

@@ -6,10 +6,11 @@ use kvik_memory::{
     conversations::ConversationTurn,
     memory::{Compaction, Purpose},
 };
+use kvik_session::Chat;
 use serde_json::Value;
 
 use crate::{
-    api::request::{compaction::Compacting, conversation::Conversation, generation::Options},
+    api::request::{compaction::Compacting, generation::Options},
     app::{
         conversations::check_values,
         kept_prefix::KeptPrefix,
@@ -26,16 +27,16 @@ type Result<T> = std::result::Result<T, ApiError>;
 pub(super) fn continued(
     app: &App,
     caller: &Caller,
-    new: Conversation,
+    new: Chat,
     options: &Options,
-) -> Result<(Conversation, Option<ConversationTurn>)> {
+) -> Result<(Chat, Option<ConversationTurn>)> {
     let Some(reference) = &options.conversation else { return Ok((new, None)) };
     if options.choices > 1 {
         let message =
             "`n` answers cannot all be the next message of `kvik.conversation`; leave one of them out";
         return Err(ApiError::field("n", message));
     }
-    if new.continues() {
+    if new.continues {
         let message = "`continue_final_message`: what is said in `kvik.conversation` is not said anew; end with a message of the user or of a tool, or set it to false";
         return Err(ApiError::field("continue_final_message", message));
     }
@@ -62,13 +63,13 @@ pub(crate) struct Compacted {
 pub(super) fn remembered(
     app: &App,
     caller: &Caller,
-    conversation: Conversation,
+    chat: Chat,
     options: &Options,
     compacted: &Compacted,
-) -> Result<(Conversation, Option<RememberedTurn>)> {
+) -> Result<(Chat, Option<RememberedTurn>)> {
     let kept = options.conversation.is_some() && app.memory.is_possible();
     let is_compacted = compacted.before.is_some() || compacted.compacting.is_some();
-    let other = is_compacted.then(|| not_beside_compaction(&conversation, options)).flatten();
+    let other = is_compacted.then(|| not_beside_compaction(&chat, options)).flatten();
     if let Some(other) = other {
         let message = format!("a conversation is not compacted beside {other}; leave one of them out");
         return Err(ApiError::field("context_management", message));
@@ -80,10 +81,10 @@ pub(super) fn remembered(
     }
     let remembers = (app.memory.on || kept) && options.reuse && !reads_part;
     let on = is_compacted || options.memory.unwrap_or(remembers);
-    if !on || conversation.continues() {
-        return Ok((conversation, None));
+    if !on || chat.continues {
+        return Ok((chat, None));
     }
-    let (settings, messages) = conversation.apart();
+    let (settings, messages) = chat.apart();
     let settings = Arc::new(settings);
     let history = History {
         compacting: compacted.compacting.map(|compacting| compacting.threshold),
@@ -97,10 +98,10 @@ pub(super) fn remembered(
 pub(crate) fn to_compact(
     app: &App,
     caller: &Caller,
-    conversation: Conversation,
+    chat: Chat,
     before: Option<&Compaction>,
 ) -> Result<CompactJob> {
-    let (settings, messages) = conversation.apart();
+    let (settings, messages) = chat.apart();
     app.memory.to_compact(history(app, caller, (Arc::new(settings), messages), before, None))
 }
 
@@ -109,7 +110,7 @@ pub(crate) fn to_compact(
 fn history<'a>(
     app: &App,
     caller: &'a Caller,
-    (settings, messages): (Arc<Conversation>, Vec<Value>),
+    (settings, messages): (Arc<Chat>, Vec<Value>),
     before: Option<&'a Compaction>,
     options: Option<&Options>,
 ) -> History<'a> {
@@ -117,14 +118,13 @@ fn history<'a>(
     let wanted = options.map_or(0, |options| options.max_tokens(context / 8, context));
     let serving = app.serving.clone();
     let render = Arc::new(move |messages: &[Value], purpose| {
-        let prompt = settings.with_messages(messages, purpose).render(&serving)?;
-        Ok(serving.encode_rendered(&prompt))
+        serving.tokens(&settings.with_messages(messages, purpose))
     });
     History { caller, messages, before, compacting: None, room: wanted.min(context / 4), render }
 }
 
-/// Returns the request setting that conflicts with compaction, if any.
-fn not_beside_compaction(conversation: &Conversation, options: &Options) -> Option<&'static str> {
+/// What of a request does not go with compaction.
+fn not_beside_compaction(chat: &Chat, options: &Options) -> Option<&'static str> {
     match () {
         () if options.memory == Some(false) => Some("`kvik.memory` false"),
         () if !options.reuse => Some("a private cache"),
@@ -134,7 +134,7 @@ fn not_beside_compaction(conversation: &Conversation, options: &Options) -> Opti
         () if options.conversation.is_some() => {
             Some("`kvik.conversation`, which the server keeps as a whole")
         }
-        () if conversation.continues() => Some("a last message that is continued"),
+        () if chat.continues => Some("a last message that is continued"),
         () => None,
     }
 }

@@ -12,10 +12,12 @@ pub(crate) use self::{
     reply::{Assistant, AssistantMessage, Function, Reply, ToolCall},
 };
 
+use kvik_session::Chat;
+
 use self::history::{continued, remembered};
 use super::{
     reading::Reading,
-    request::{conversation::Conversation, generation::Options},
+    request::{conversation::ChatRequest, generation::Options},
 };
 use crate::{
     app::{
@@ -31,7 +33,7 @@ use crate::{
 
 /// A chat turn as parsed by a dialect.
 pub(crate) struct ChatTurn {
-    pub(crate) conversation: Conversation,
+    pub(crate) chat: Chat,
     pub(crate) options: Options,
     /// Number of likeliest alternatives for which log-probabilities are returned, in addition to the
     /// generated token's.
@@ -64,13 +66,13 @@ impl ChatTurn {
         body: &Body,
         word: impl FnOnce(Worded) -> A,
     ) -> Result<Prepared<A>, ApiError> {
-        let ChatTurn { conversation, options, logprobs, compacted, id, compared_with, stream } = self;
+        let ChatTurn { chat, options, logprobs, compacted, id, compared_with, stream } = self;
         let (choices, kept_prefix) = (options.choices, options.kept_prefix.clone());
-        let (conversation, kept) = continued(app, caller, conversation, &options)?;
+        let (chat, kept) = continued(app, caller, chat, &options)?;
         let owner = kept.as_ref().map(|turn| turn.key().owner());
         let caller = &owner.map_or_else(|| caller.clone(), |owner| caller.on_behalf_of(owner));
-        let (conversation, mut memory) = remembered(app, caller, conversation, &options, &compacted)?;
-        let chat = conversation.request(app, options, logprobs, body)?;
+        let (chat, mut memory) = remembered(app, caller, chat, &options, &compacted)?;
+        let chat = ChatRequest::new(app, chat, options, logprobs, body)?;
         if let Some(turn) = memory.as_mut().filter(|_| choices == 1) {
             let reading = chat.reading.clone();
             turn.reads_answer(Box::new(move |text| Reply::whole(&reading, text).message()));

@@ -73,7 +73,7 @@ fn encode_one(app: &App, input: &Prompt) -> Result<Vec<Token>> {
     if input.is_empty() {
         return Err(ApiError::bad_request("there is nothing to embed"));
     }
-    let vocab = app.serving.tokenizer.vocab_len();
+    let vocab = app.serving.texts.tokenizer.vocab_len();
     if let Some(unknown) = input.ids().find(|&id| id as usize >= vocab) {
         return Err(ApiError::bad_request(format!("a token id must be below {vocab}, not {unknown}")));
     }

@@ -3,10 +3,8 @@
 use std::{ops::Range, sync::Arc};
 
 use kvik_cache::Token;
-use kvik_engine::{
-    api::{Request, Wants},
-    load::Ranking,
-};
+use kvik_engine::api::{Request, Wants};
+use kvik_model::load::Ranking;
 use kvik_text::tokenizer::Tokenizer;
 
 use super::{
@@ -67,7 +65,7 @@ impl Question {
                 (Wants::Embedding(kvik_engine::api::Pooling::Last), Scoring::States(rows.clone()))
             }
             (Ranking::YesNo, None) => {
-                (Wants::Logits(yes_and_no(&app.serving.tokenizer)?.to_vec()), Scoring::Logits)
+                (Wants::Logits(yes_and_no(&app.serving.texts.tokenizer)?.to_vec()), Scoring::Logits)
             }
         };
         let prompts = match scoring {
@@ -85,7 +83,7 @@ impl Question {
             body.still_wanted()?;
             let encode = || {
                 app.check_length(text)?;
-                let tokens = app.serving.tokenizer.encode(text, true, false);
+                let tokens = app.serving.texts.tokenizer.encode(text, true, false);
                 app.check_tokens(&tokens).map(|()| tokens)
             };
             encode().map_err(|error| named(error, &place))
@@ -100,7 +98,7 @@ impl Question {
             let encode = || {
                 let (text, inputs) = filled([&self.instruction, &self.query, document]);
                 app.check_length(&text)?;
-                let tokens = app.serving.tokenizer.encode_prompt(&text, &inputs);
+                let tokens = app.serving.texts.tokenizer.encode_prompt(&text, &inputs);
                 app.check_tokens(&tokens).map(|()| tokens)
             };
             encode().map_err(|error| named(error, &place(index)))

@@ -77,10 +77,10 @@ impl Ending {
     pub(super) fn new(app: &App, caller: &Caller, computed: &[Computed], only: Option<Vec<Token>>) -> Ending {
         let mut total = Report::default();
         computed.iter().for_each(|computed| total.add(&computed.report));
-        let tokenizer = app.serving.tokenizer.clone();
+        let texts = app.serving.texts.clone();
         let cache = match only {
             Some(tokens) => {
-                Cache::Only(Asked { tokenizer, tokens, messages: None }.cache_report((&total).into()))
+                Cache::Only(Asked { texts, tokens, messages: None }.cache_report((&total).into()))
             }
             None => Cache::Together(Together::of(computed, &total)),
         };

@@ -365,10 +365,10 @@ pub(super) fn mine(caller: &Caller) -> Option<TenantId> {
 /// share.
 fn names(app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
     let conversation = match Named::from_body(body)? {
-        Named::Conversation(conversation) => conversation.conversation()?,
+        Named::Conversation(conversation) => conversation.chat()?,
         prompt => return Ok(vec![prompt.tokens(app)?]),
     };
-    let asked = app.serving.encode_rendered(&conversation.render(&app.serving)?);
+    let asked = app.serving.tokens(&conversation)?;
     let goes_on = shared_tokens(app, &conversation)?;
     let both = asked[..common_prefix(&asked, &goes_on)].to_vec();
     // A prefix shorter than a block identifies nothing.
@@ -464,7 +464,7 @@ pub(super) fn block_bytes(stats: &EngineStats) -> usize {
 /// Returns the beginning of a prefix as text. Tenants that share one cache see only numbers, because the
 /// owner of a text in it is unknown.
 fn text(app: &App, caller: &Caller, head: &[Token]) -> Option<String> {
-    may_read(caller).then(|| app.serving.tokenizer.decode(head))
+    may_read(caller).then(|| app.serving.texts.tokenizer.decode(head))
 }
 
 /// True if a caller may read the text of the prefixes that it sees.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use kvik_engine::api::Request;
+use kvik_session::Chat;
 use serde::{Deserialize, Serialize};
 
 use super::named::Named;
@@ -13,7 +14,7 @@ use crate::{
     api::{
         request::{
             cache::CacheFields,
-            conversation::Conversation,
+            conversation::ChatRequest,
             defaults::Usual,
             generation::{GenerationFields, Manner, Options},
             parts::{FromBody, Part},
@@ -89,20 +90,18 @@ fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Explained>> {
 
 /// Returns the engine's requests for a body of a tenant.
 pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(Vec<Request>, Origin)> {
-    if let Some(conversation) = spoken::conversation(app, tenant, body)? {
+    if let Some(chat) = spoken::chat(app, tenant, body)? {
         let (ModelField { model }, cache) = <(ModelField, CacheFields)>::from_body(body)?;
         app.accept_model(&model)?;
-        return of_conversation(app, conversation, told_elsewhere(cache, app)?, body);
+        return of_conversation(app, chat, told_elsewhere(cache, app)?, body);
     }
     let (ModelField { model }, named, generation) = Fields::from_body(body)?;
     app.accept_model(&model)?;
-    let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
+    let encode = |text: &str| app.serving.texts.tokenizer.encode(text, false, true);
     let options = generation.options(&encode, &app.serving.retaining)?;
     options.check_unkept()?;
     match named {
-        Named::Conversation(conversation) => {
-            of_conversation(app, conversation.conversation()?, options, body)
-        }
+        Named::Conversation(conversation) => of_conversation(app, conversation.chat()?, options, body),
         Named::Prompt(prompts) => {
             let length = (options.max_tokens(MAX_TOKENS, app.serving.model.context), None);
             let requests = Prompt::requests(&prompts.prompts()?, app, &options, length, body)?;
@@ -126,14 +125,9 @@ fn told_elsewhere(cache: CacheFields, app: &App) -> Result<Options> {
     Ok(options)
 }
 
-fn of_conversation(
-    app: &App,
-    conversation: Conversation,
-    options: Options,
-    body: &Body,
-) -> Result<(Vec<Request>, Origin)> {
+fn of_conversation(app: &App, chat: Chat, options: Options, body: &Body) -> Result<(Vec<Request>, Origin)> {
     let kept_prefix = options.kept_prefix.clone();
-    let chat = conversation.request(app, options, None, body)?;
+    let chat = ChatRequest::new(app, chat, options, None, body)?;
     let origin = Origin { messages: Some(chat.messages), kept_prefix, ..Origin::default() };
     Ok((vec![chat.request], origin))
 }

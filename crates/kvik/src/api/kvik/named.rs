@@ -4,15 +4,10 @@
 //! with two different questions at the end, and the tokens before they diverge are the prompt.
 
 use kvik_cache::Token;
-use kvik_engine::schedule::prefix::common_prefix;
-use kvik_text::template::QUESTIONS;
+use kvik_session::Chat;
 
 use crate::{
-    api::request::{
-        conversation::{Conversation, ConversationFields},
-        parts::FromBody,
-        prompt::PromptFields,
-    },
+    api::request::{conversation::ConversationFields, parts::FromBody, prompt::PromptFields},
     app::state::App,
     http::{error::ApiError, json::Body},
 };
@@ -49,7 +44,7 @@ impl Named {
     /// Returns the tokens that all requests with this beginning share.
     pub(super) fn tokens(self, app: &App) -> Result<Vec<Token>> {
         let prompts = match self {
-            Named::Conversation(fields) => return shared_tokens(app, &fields.conversation()?),
+            Named::Conversation(fields) => return shared_tokens(app, &fields.chat()?),
             Named::Prompt(fields) => fields.prompts()?,
         };
         let [prompt] = prompts.as_slice() else {
@@ -60,14 +55,11 @@ impl Named {
     }
 }
 
-/// Returns the tokens that all continuations of a conversation share.
-pub(super) fn shared_tokens(app: &App, conversation: &Conversation) -> Result<Vec<u32>> {
-    let [one, other] = QUESTIONS.map(|question| conversation.and_asked(question));
-    let one = app.serving.encode_rendered(&one.render(&app.serving)?);
-    let other = app.serving.encode_rendered(&other.render(&app.serving)?);
-    let shared = common_prefix(&one, &other);
-    if shared == 0 {
+/// The tokens with which all chats begin that go on from these messages.
+pub(super) fn shared_tokens(app: &App, chat: &Chat) -> Result<Vec<Token>> {
+    let shared = app.serving.texts.shared_tokens(chat).map_err(|error| app.serving.refused(error))?;
+    if shared.is_empty() {
         return Err(ApiError::field("messages", "requests with these messages have no token in common"));
     }
-    Ok(one[..shared].to_vec())
+    Ok(shared)
 }

@@ -260,7 +260,7 @@ fn kept(info: &NodeInfo, policy: Policy) -> (Kept, String) {
 /// Returns the text of tokens, at most 4 KiB of it, and whether it was truncated.
 fn text(app: &App, tokens: &[Token]) -> (String, bool) {
     let shown = &tokens[..tokens.len().min(TEXT_BYTES_MAX)];
-    let mut text = app.serving.tokenizer.decode(shown);
+    let mut text = app.serving.texts.tokenizer.decode(shown);
     let is_cut = shown.len() < tokens.len() || text.len() > TEXT_BYTES_MAX;
     text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     (text, is_cut)

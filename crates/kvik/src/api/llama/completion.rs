@@ -93,7 +93,7 @@ impl Asked {
         generation: GenerationFields<LlamaServer>,
         fields: CompletionFields,
     ) -> Result<Asked> {
-        let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
+        let encode = |text: &str| app.serving.texts.tokenizer.encode(text, false, true);
         let options = generation.or(&app.config.sampling).options(&encode, &app.serving.retaining)?;
         options.check_memory()?;
         fields.check_slot(app.serving.model.parallel)?;
@@ -110,7 +110,7 @@ impl Asked {
         body: &Body,
     ) -> Result<Prepared<LlamaAnswer>> {
         let Asked { options, fields, max_tokens } = self;
-        let (context, tokenizer) = (app.serving.model.context, &app.serving.tokenizer);
+        let (context, tokenizer) = (app.serving.model.context, &app.serving.texts.tokenizer);
         let choices = options.choices as usize;
         let tokens = prompts.len() * choices * max_tokens.min(context);
         let asked = fields.n_probs.and_then(Whole::count).unwrap_or(0);

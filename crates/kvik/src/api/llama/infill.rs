@@ -61,7 +61,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 }
 
 fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<LlamaAnswer>> {
-    let marks = Marks::of(app.serving.tokenizer.fill_tokens())?;
+    let marks = Marks::of(app.serving.texts.tokenizer.fill_tokens())?;
     let (text, generation, fields) = Fields::from_body(body)?;
     let asked = Asked::read(app, generation, fields)?;
     let texts = [&text.input_prefix, &text.input_suffix, &text.prompt];
@@ -73,7 +73,7 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<LlamaAnswer>
     // At least a quarter of the context is for the prompt.
     let context = app.serving.model.context;
     let room = context.saturating_sub(asked.max_tokens.min(context - context / 4));
-    let prompt = marks.prompt(&app.serving.tokenizer, &text, room);
+    let prompt = marks.prompt(&app.serving.texts.tokenizer, &text, room);
     asked.of(app, caller, &[Prompt::of_tokens(prompt)], body)
 }
 

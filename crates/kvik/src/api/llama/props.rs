@@ -51,7 +51,7 @@ pub(super) async fn route(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Props>> {
     let model = &app.serving.model;
-    let tokenizer = &app.serving.tokenizer;
+    let tokenizer = &app.serving.texts.tokenizer;
     let text = |token: Option<Token>| {
         token.map(|token| String::from_utf8_lossy(tokenizer.token_bytes(token)).into_owned())
     };
@@ -67,7 +67,7 @@ pub(super) async fn route(
         model_path: model.source.for_caller(caller.admin, &model.name).to_owned(),
         model_alias: model.name.clone(),
         modalities: Modalities { vision: false, audio: false },
-        chat_template: app.serving.template.as_ref().map(|template| template.source().to_owned()),
+        chat_template: app.serving.texts.template.as_ref().map(|template| template.source().to_owned()),
         bos_token: text(tokenizer.bos()),
         eos_token: text(tokenizer.eos()),
         build_info: concat!("kvik ", env!("CARGO_PKG_VERSION")),

@@ -53,7 +53,7 @@ pub(super) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Res
                 format!("`content` has {} bytes, the limit is {limit}; send it in parts", content.len());
             return Err(ApiError::field("content", message));
         }
-        let tokens = app.serving.tokenizer.encode(&content, add_special, parse_special.unwrap_or(true));
+        let tokens = app.serving.texts.tokenizer.encode(&content, add_special, parse_special.unwrap_or(true));
         let piece = |&id| TokenPiece { id, piece: piece(app, id) };
         // Serialised directly: a tree of JSON values would take fifty times the memory.
         Ok(Json(match with_pieces {
@@ -90,7 +90,7 @@ enum Piece<'a> {
 }
 
 fn piece(app: &App, token: Token) -> Piece<'_> {
-    let bytes = app.serving.tokenizer.token_bytes(token);
+    let bytes = app.serving.texts.tokenizer.token_bytes(token);
     std::str::from_utf8(bytes).map_or(Piece::Bytes(bytes), Piece::Text)
 }
 
@@ -118,14 +118,14 @@ impl Part for TokenFields {}
 pub(super) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Detokenized>> {
     app.read(body, |app, body| {
         let TokenFields { tokens } = body.read()?;
-        let vocab = app.serving.tokenizer.vocab_len();
+        let vocab = app.serving.texts.tokenizer.vocab_len();
         let known = |(i, TokenId(id)): (usize, TokenId)| {
             let path = format!("tokens[{i}]");
             let message = format!("`{path}` must be a token id below {vocab}, not {id}");
             if (id as usize) < vocab { Ok(id) } else { Err(ApiError::field(path, message)) }
         };
         let tokens = tokens.into_iter().enumerate().map(known).collect::<Result<Vec<Token>>>()?;
-        Ok(Json(Detokenized { content: app.serving.tokenizer.decode(&tokens) }))
+        Ok(Json(Detokenized { content: app.serving.texts.tokenizer.decode(&tokens) }))
     })
     .await
 }
@@ -136,7 +136,7 @@ pub(super) async fn apply_template(
     body: JsonBody,
 ) -> Result<Json<WrittenPrompt>> {
     app.read(body, |app, body| {
-        let prompt = ConversationFields::from_body(body)?.conversation()?.render(&app.serving)?;
+        let prompt = app.serving.render(&ConversationFields::from_body(body)?.chat()?)?;
         Ok(Json(WrittenPrompt { prompt: prompt.text }))
     })
     .await

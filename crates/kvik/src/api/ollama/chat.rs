@@ -21,7 +21,7 @@ use crate::{
         chat::{ChatTurn, Compacted},
         request::{
             cache::CacheFields,
-            conversation::Conversation,
+            conversation::told,
             parts::{FromBody, Part},
         },
     },
@@ -76,9 +76,9 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer
     app.accept_model(&head.model)?;
     let Json(messages) = chat.messages.unwrap_or(Json(Value::Array(Vec::new())));
     let tools = messages::tools(chat.tools.as_ref().map(|Json(tools)| tools))?;
-    let conversation = Conversation::told(messages::told(&messages)?, tools, head.thinking()?, Map::new());
+    let chat = told(messages::told(&messages)?, tools, head.thinking()?, Map::new());
     let turn = ChatTurn {
-        conversation: conversation.continuing()?,
+        chat: chat.continuing(),
         options: head.options(app, cache)?,
         logprobs: head.logprobs()?,
         compacted: Compacted::default(),

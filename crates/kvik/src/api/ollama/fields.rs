@@ -97,7 +97,7 @@ impl HeadFields {
         let own: OwnOptions = given.read("options")?;
         own.refuse()?;
         let sampling: SamplingFields<AnyTemperature> = given.read("options")?;
-        let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
+        let encode = |text: &str| app.serving.texts.tokenizer.encode(text, false, true);
         let mut schema_notes = Vec::new();
         let manner = Manner {
             sampling: sampling.sampling::<Ollama>(&encode)?,

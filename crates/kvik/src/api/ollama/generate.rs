@@ -24,7 +24,7 @@ use crate::{
         reading::Reading,
         request::{
             cache::CacheFields,
-            conversation::Conversation,
+            conversation::{ChatRequest, told},
             generation::Options,
             number::TokenId,
             parts::{FromBody, Part},
@@ -137,7 +137,7 @@ impl GenerateFields {
         app.check_length(&self.prompt)?;
         let mut tokens = self.before();
         let begins = tokens.is_empty();
-        tokens.extend(app.serving.tokenizer.encode(&self.prompt, begins, true));
+        tokens.extend(app.serving.texts.tokenizer.encode(&self.prompt, begins, true));
         let context = app.serving.model.context;
         let request = options.request(tokens, options.max_tokens(context, context), logprobs);
         Ok(Asked { request, reading: Reading::Plain, messages: None })
@@ -158,8 +158,8 @@ impl GenerateFields {
         }
         messages.push(json!({"role": "user", "content": self.prompt}));
         let messages = Value::Array(messages);
-        let conversation = Conversation::told(messages, Tools::none(), head.thinking()?, Map::new());
-        let chat = conversation.request(app, options, logprobs, body)?;
+        let chat = told(messages, Tools::none(), head.thinking()?, Map::new());
+        let chat = ChatRequest::new(app, chat, options, logprobs, body)?;
         let (mut request, mut before) = (chat.request, self.before());
         let messages = before.is_empty().then_some(chat.messages);
         before.append(&mut request.prompt);

@@ -59,14 +59,14 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
         before: conversation.expand(|content| app.seal.open(&caller.tenant.name, content))?,
         compacting: context.compacting()?,
     };
-    let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
+    let encode = |text: &str| app.serving.texts.tokenizer.encode(text, false, true);
     let name = Head::new(app, "chatcmpl");
     let shows = Shows {
         usage: head.include_usage(),
         progress: (head.stream && fields.return_progress).then(Instant::now),
     };
     let turn = ChatTurn {
-        conversation: conversation.conversation()?,
+        chat: conversation.chat()?,
         options: generation.or(&app.config.sampling).options(&encode, &app.serving.retaining)?,
         logprobs: fields.logprobs()?,
         compacted,

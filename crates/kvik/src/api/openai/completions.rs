@@ -66,7 +66,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
     let (head, prompts, generation, fields) = Fields::from_body(body)?;
     app.accept_model(&head.model)?;
-    let tokenizer = &app.serving.tokenizer;
+    let tokenizer = &app.serving.texts.tokenizer;
     let prompts = prompts.prompts()?;
     let options = generation
         .or(&app.config.sampling)

@@ -41,8 +41,8 @@ pub(super) async fn route(
     app.read(body, |app, body| {
         let (head, conversation) = Fields::from_body(body)?;
         app.accept_model(&head.model)?;
-        let prompt = conversation.conversation()?.render(&app.serving)?;
-        let tokens = app.serving.encode_rendered(&prompt).len();
+        let prompt = app.serving.render(&conversation.chat()?)?;
+        let tokens = app.serving.texts.encode_rendered(&prompt).len();
         Ok(Json(CountedTokens::new(tokens)))
     })
     .await

@@ -161,7 +161,7 @@ fn card(app: &App) -> Model {
         parent: None,
         meta: Some(Meta {
             n_ctx: model.context,
-            n_vocab: app.serving.tokenizer.vocab_len(),
+            n_vocab: app.serving.texts.tokenizer.vocab_len(),
             size: model.bytes,
         }),
         status: None,

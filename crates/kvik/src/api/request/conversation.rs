@@ -2,18 +2,17 @@
 
 use std::time::SystemTime;
 
-use kvik_cache::Token;
 use kvik_engine::api::{Constraint, Request};
 use kvik_memory::context::leading_systems;
-use kvik_memory::memory::{Compaction, Purpose};
-use kvik_text::answer::{AnswerStart, ReasoningForm};
-use kvik_text::template::{ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError};
+use kvik_memory::memory::Compaction;
+use kvik_session::{Chat, EncodedChat, TemplateVariables};
+use kvik_text::template::{ChatTemplate, Prompt, RESERVED, TemplateError};
 use kvik_text::tools::Tools;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    billing, compaction, continuation,
+    billing, compaction, continues,
     generation::Options,
     messages,
     parts::{FromBody, Part},
@@ -32,8 +31,7 @@ use crate::{
         error::ApiError,
         json::{Body, Json, wrong},
     },
-    serving::Serving,
-    settings::template::TemplateVariables,
+    serving::refused,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -94,19 +92,7 @@ pub(crate) enum Effort {
     Max,
 }
 
-/// The inputs of the chat template.
-#[derive(Debug, Clone)]
-pub(crate) struct Conversation {
-    messages: Value,
-    tools: Tools,
-    add_generation_prompt: bool,
-    /// The answer continues the last message.
-    continues: bool,
-    enable_thinking: Option<bool>,
-    kwargs: Map<String, Value>,
-}
-
-/// The thinking settings of a request.
+/// What a request says of thinking.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Thinking {
     /// Whether to think, if the request sets it directly.
@@ -115,98 +101,16 @@ pub(crate) struct Thinking {
     pub(crate) effort: Option<Effort>,
 }
 
-impl Conversation {
-    /// Creates a conversation from an array of messages that ends with the question; `kwargs` are variables
-    /// of the template.
-    pub(crate) fn told(
-        mut messages: Value,
-        tools: Tools,
-        thinking: Thinking,
-        mut kwargs: Map<String, Value>,
-    ) -> Conversation {
-        billing::remove(&mut messages);
-        let from_effort = thinking.effort.and_then(|effort| effort.tell(&mut kwargs));
-        Conversation {
-            messages,
-            tools,
-            add_generation_prompt: true,
-            continues: false,
-            enable_thinking: thinking.enabled.or(from_effort),
-            kwargs,
-        }
-    }
-
-    /// Makes the answer continue the last message, if that is the assistant's.
-    pub(crate) fn continuing(mut self) -> Result<Conversation> {
-        self.continues = continuation::is_wanted(None, &self.messages, None)?;
-        self.add_generation_prompt = !self.continues;
-        Ok(self)
-    }
-
-    /// Returns the messages.
-    pub(crate) fn messages(&self) -> &[Value] {
-        self.messages.as_array().map_or(&[], Vec::as_slice)
-    }
-
-    /// True if the answer continues the last message.
-    pub(crate) fn continues(&self) -> bool {
-        self.continues
-    }
-
-    /// Returns a Chat Completions body with this conversation.
-    pub(crate) fn chat_body(self) -> Value {
-        let mut body = json!({"messages": self.messages});
-        let fields = [
-            ("tools", self.tools.offered),
-            ("enable_thinking", self.enable_thinking.map(Value::from)),
-            ("chat_template_kwargs", (!self.kwargs.is_empty()).then_some(Value::Object(self.kwargs))),
-        ];
-        for (name, value) in fields {
-            if let Some(value) = value {
-                body[name] = value;
-            }
-        }
-        body
-    }
-
-    /// Splits the conversation into its settings and its messages.
-    pub(crate) fn apart(self) -> (Conversation, Vec<Value>) {
-        let messages = match self.messages {
-            Value::Array(messages) => messages,
-            _ => Vec::new(),
-        };
-        (Conversation { messages: Value::Null, ..self }, messages)
-    }
-
-    /// Returns a conversation of other messages with the same settings, adapted to the purpose: summaries
-    /// have no tools.
-    pub(crate) fn with_messages(&self, messages: &[Value], purpose: Purpose) -> Conversation {
-        let mut other = Conversation {
-            messages: Value::Array(messages.to_vec()),
-            tools: self.tools.clone(),
-            kwargs: self.kwargs.clone(),
-            ..*self
-        };
-        other.add_generation_prompt = purpose != Purpose::Ahead && self.add_generation_prompt;
-        if purpose == Purpose::Summary {
-            other.tools = Tools::none();
-            other.kwargs = Map::new();
-        }
-        if matches!(purpose, Purpose::InPlace | Purpose::Summary) {
-            (other.enable_thinking, other.add_generation_prompt) = (Some(false), true);
-        }
-        other
-    }
-
-    /// Returns the conversation with a question of the user at the end.
-    pub(crate) fn and_asked(&self, question: &str) -> Conversation {
-        let mut asked = self.clone();
-        if let Value::Array(messages) = &mut asked.messages {
-            messages.push(json!({"role": "user", "content": question}));
-        }
-        asked.continues = false;
-        asked
-    }
+/// The chat of these messages, an array; `kwargs` are variables of the template.
+pub(crate) fn told(
+    mut messages: Value,
+    tools: Tools,
+    thinking: Thinking,
+    mut kwargs: Map<String, Value>,
+) -> Chat {
+    billing::remove(&mut messages);
+    let from_effort = thinking.effort.and_then(|effort| effort.tell(&mut kwargs));
+    Chat { kwargs, ..Chat::new(messages, tools, thinking.enabled.or(from_effort)) }
 }
 
 impl ConversationFields {
@@ -219,19 +123,18 @@ impl ConversationFields {
         compaction::expand(messages, open)
     }
 
-    /// Combines the fields into a conversation.
-    pub(crate) fn conversation(self) -> Result<Conversation> {
+    /// What they say together.
+    pub(crate) fn chat(self) -> Result<Chat> {
         let ConversationFields { prompt, tools } = self;
         let (kwargs, from_kwargs) = template_variables(prompt.chat_template_kwargs)?;
         let thinking =
             Thinking { enabled: prompt.enable_thinking.or(from_kwargs), effort: prompt.reasoning_effort };
         let messages = messages::checked(prompt.messages.0)?;
         let begins_anew = prompt.add_generation_prompt;
-        let continues = continuation::is_wanted(prompt.continue_final_message, &messages, begins_anew)?;
-        let mut conversation = Conversation::told(messages, tools.tools()?, thinking, kwargs);
-        conversation.continues = continues;
-        conversation.add_generation_prompt = begins_anew.unwrap_or(!continues);
-        Ok(conversation)
+        let continues = continues::is_wanted(prompt.continue_final_message, &messages, begins_anew)?;
+        let add_generation_prompt = begins_anew.unwrap_or(!continues);
+        let chat = told(messages, tools.tools()?, thinking, kwargs);
+        Ok(Chat { continues, add_generation_prompt, ..chat })
     }
 }
 
@@ -247,145 +150,83 @@ pub(crate) struct ChatRequest {
     pub(crate) schema_notes: Vec<String>,
 }
 
-impl Conversation {
-    /// Returns the engine's request for the answer, unless the client has disconnected.
-    pub(crate) fn request(
-        mut self,
+impl ChatRequest {
+    /// The engine's request for the answer to a chat, as long as its client waits.
+    pub(crate) fn new(
         app: &App,
+        chat: Chat,
         mut options: Options,
         logprobs: Option<usize>,
         body: &Body,
     ) -> Result<ChatRequest> {
-        self.make_room_for_a_call(&mut options, body)?;
-        self.note_calls_left_out(&options, body);
+        make_room_for_a_call(&chat, &mut options, body)?;
+        note_calls_left_out(&chat, &options, body);
         body.still_wanted()?;
-        let mut prompt = self.render(&app.serving)?;
+        let prompt = app.serving.render(&chat)?;
         body.still_wanted()?;
-        let form = app.serving.reasoning_form();
-        if options.constraint.is_some() && form == ReasoningForm::Channels {
-            // The constraint covers the whole output, so the header of the message is part of the prompt.
-            form.close_in(&mut prompt.text);
-        }
-        let (reading, show) = self.reading(app, &prompt, &mut options);
-        let parts = self.parts(&app.answered, &app.serving.model.name);
+        let parts = parts(&chat, &app.answered, &app.serving.model.name);
+        let encoded = app.serving.texts.encode(&chat, prompt, options.constraint.take());
+        let EncodedChat { tokens, reading, constraint, show } = encoded;
+        options.constraint = constraint;
         let context = app.serving.model.context;
-        let tokens = app.serving.encode_rendered(&prompt);
         let request = options.request(tokens, options.max_tokens(context, context), logprobs);
         Ok(ChatRequest {
             request: Request { show, ..request },
             reading,
             parts,
-            messages: self.messages,
+            messages: chat.messages,
             schema_notes: options.schema_notes,
         })
     }
+}
 
-    /// Prepares for a required call: disables thinking before it, drops a JSON constraint, which applies to
-    /// text that this answer lacks, and refuses a grammar, which applies to the whole output.
-    fn make_room_for_a_call(&mut self, options: &mut Options, body: &Body) -> Result<()> {
-        if !self.tools.forced {
-            return Ok(());
-        }
-        match &options.constraint {
-            None => {}
-            Some(Constraint::JsonObject | Constraint::JsonSchema(_)) => {
-                options.constraint = None;
-                body.note(
-                    "`tool_choice` asks for a call, so that the form of the text is not needed".to_owned(),
-                );
-            }
-            Some(_) => {
-                let message =
-                    "`tool_choice` asks for a call, and a grammar constrains the answer; send one of them";
-                return Err(ApiError::field("tool_choice", message));
-            }
-        }
-        self.enable_thinking = Some(false);
-        Ok(())
+/// A call that has to be made leaves no room for another constraint: JSON is the form of the text of an answer, and this
+/// one has none; a grammar is the form of all that it says.
+fn make_room_for_a_call(chat: &Chat, options: &mut Options, body: &Body) -> Result<()> {
+    if !chat.tools.forced {
+        return Ok(());
     }
-
-    /// Adds a note that no tool is called if the answer is constrained.
-    fn note_calls_left_out(&self, options: &Options, body: &Body) {
-        if options.constraint.is_some() && self.tools.offered.is_some() {
-            body.note("`tools` are not called: another field says the form of the whole answer".to_owned());
+    match &options.constraint {
+        None => {}
+        Some(Constraint::JsonObject | Constraint::JsonSchema(_)) => {
+            options.constraint = None;
+            body.note("`tool_choice` asks for a call, so that the form of the text is not needed".to_owned());
+        }
+        Some(_) => {
+            let message =
+                "`tool_choice` asks for a call, and a grammar constrains the answer; send one of them";
+            return Err(ApiError::field("tool_choice", message));
         }
     }
+    Ok(())
+}
 
-    /// Returns how the answer is parsed, and the control tokens of reasoning and calls. If tools are offered,
-    /// constrains the answer to their format.
-    fn reading(&self, app: &App, prompt: &Prompt, options: &mut Options) -> (Reading, Vec<Token>) {
-        if options.constraint.is_some() {
-            return (Reading::Plain, Vec::new());
-        }
-        let serving = &app.serving;
-        let start = self.start(serving.reasoning_form(), &prompt.text);
-        let template = serving.template.as_ref().filter(|_| self.tools.offered.is_some());
-        let (reading, constraint) = self.tools.reading(start, template.map(ChatTemplate::tool_form));
-        options.constraint = constraint;
-        let show = serving.tokenizer.controls_in(reading.texts());
-        (reading, show)
+/// Notes that no tool is called where the answer has a form.
+fn note_calls_left_out(chat: &Chat, options: &Options, body: &Body) {
+    if options.constraint.is_some() && chat.tools.offered.is_some() {
+        body.note("`tools` are not called: another field says the form of the whole answer".to_owned());
     }
+}
 
-    /// Renders the prompt, with the ranges that come from the request.
-    pub(crate) fn render(&self, serving: &Serving) -> Result<Prompt> {
-        let template =
-            serving.chat_template().map_err(|error| ApiError::field("messages", error.to_string()))?;
-        let prompt = self.text(template, &serving.variables, SystemTime::now())?;
-        serving.check_length(&prompt.text)?;
-        Ok(prompt)
-    }
-
-    /// Hashes the parts that decide the prompt.
-    fn parts(&self, answered: &Answered, model: &str) -> Parts {
-        let messages = self.messages.as_array().map_or(&[][..], Vec::as_slice);
-        let (system, others) = messages.split_at(leading_systems(messages));
-        let prompt_end = (self.add_generation_prompt, self.continues);
-        let settings = (prompt_end, self.enable_thinking, Value::from(self.kwargs.clone()).to_string());
-        Parts {
-            model: answered.hash(model),
-            tools: answered.hash(self.tools.offered.as_ref().map(Value::to_string)),
-            system: answered.hash(system.iter().map(Value::to_string).collect::<Vec<_>>()),
-            settings: answered.hash(settings),
-            messages: others.iter().map(|message| answered.hash(message.to_string())).collect(),
-        }
-    }
-
-    /// Renders the template at time `now`; the variables in `usual` apply unless the request sets them.
-    fn text(&self, template: &ChatTemplate, usual: &TemplateVariables, now: SystemTime) -> Result<Prompt> {
-        let mut messages = self.messages.clone();
-        if self.continues {
-            continuation::mark(&mut messages);
-        }
-        let mut kwargs = usual.kwargs.clone();
-        kwargs.extend(self.kwargs.clone());
-        let input = RenderInput {
-            messages,
-            tools: self.tools.offered.clone(),
-            add_generation_prompt: self.add_generation_prompt,
-            enable_thinking: self.enable_thinking.or(usual.enable_thinking),
-            kwargs,
-            now,
-        };
-        let prompt = template.render(&input).map_err(refused)?;
-        if self.continues { continuation::cut(prompt) } else { Ok(prompt) }
-    }
-
-    /// Returns the state in which the answer to this prompt begins.
-    fn start(&self, form: ReasoningForm, prompt: &str) -> AnswerStart {
-        match self.continues {
-            true => continuation::start(form, &self.messages, prompt),
-            false => AnswerStart::after(form, prompt),
-        }
+/// Hashes of the parts that decide the prompt, each as it is written.
+fn parts(chat: &Chat, answered: &Answered, model: &str) -> Parts {
+    let messages = chat.messages();
+    let (system, others) = messages.split_at(leading_systems(messages));
+    let prompt_end = (chat.add_generation_prompt, chat.continues);
+    let settings = (prompt_end, chat.thinks(), Value::from(chat.kwargs.clone()).to_string());
+    Parts {
+        model: answered.hash(model),
+        tools: answered.hash(chat.tools.offered.as_ref().map(Value::to_string)),
+        system: answered.hash(system.iter().map(Value::to_string).collect::<Vec<_>>()),
+        settings: answered.hash(settings),
+        messages: others.iter().map(|message| answered.hash(message.to_string())).collect(),
     }
 }
 
 /// Renders the prompt of a chat body with this template at time `now`; needs no server.
 pub(crate) fn conversation_prompt(body: Value, template: &ChatTemplate, now: SystemTime) -> Result<Prompt> {
-    ConversationFields::from_body(&Body::of(&body)?)?.conversation()?.text(
-        template,
-        &TemplateVariables::default(),
-        now,
-    )
+    let chat = ConversationFields::from_body(&Body::of(&body)?)?.chat()?;
+    chat.prompt(template, &TemplateVariables::default(), now).map_err(refused)
 }
 
 /// Reads `chat_template_kwargs`; `enable_thinking` in it is returned separately.
@@ -402,7 +243,7 @@ fn template_variables(field: Option<Json>) -> Result<(Map<String, Value>, Option
         Some(other) => return Err(wrong(format!("{FIELD}.enable_thinking"), "a boolean", &other)),
     };
     if let Some(name) = RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
-        return Err(refused(TemplateError::Reserved { name }));
+        return Err(refused(TemplateError::Reserved { name }.into()));
     }
     Ok((kwargs, enable_thinking))
 }
@@ -415,15 +256,5 @@ impl Effort {
             kwargs.entry("reasoning_effort").or_insert(json!(self));
         }
         matches!(self, Effort::None | Effort::Minimal).then_some(false)
-    }
-}
-
-/// Converts a template's error to one at the field that it names.
-fn refused(error: TemplateError) -> ApiError {
-    let message = error.to_string();
-    match error {
-        TemplateError::BadMessages { field, .. } => ApiError::field(field, message),
-        TemplateError::Reserved { name } => ApiError::field(format!("chat_template_kwargs.{name}"), message),
-        _ => ApiError::field("messages", message),
     }
 }

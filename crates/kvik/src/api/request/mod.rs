@@ -4,7 +4,7 @@ mod billing;
 pub(crate) mod cache;
 pub(crate) mod compaction;
 pub(crate) mod constraint;
-mod continuation;
+mod continues;
 pub(crate) mod conversation;
 pub(crate) mod defaults;
 pub(crate) mod generation;

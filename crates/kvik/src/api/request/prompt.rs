@@ -142,7 +142,7 @@ impl Prompt {
     /// Tokenizes the prompt; if it begins with text, the model's beginning-of-text token (such as `<s>`)
     /// comes first. A prompt that does not fit in the context is refused as early as possible.
     pub(crate) fn encode(&self, app: &App) -> Result<Vec<Token>, ApiError> {
-        let tokenizer = &app.serving.tokenizer;
+        let tokenizer = &app.serving.texts.tokenizer;
         let mut tokens = Vec::new();
         for (i, piece) in self.0.iter().enumerate() {
             match piece {

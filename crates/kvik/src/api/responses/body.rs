@@ -2,6 +2,7 @@
 
 use kvik_engine::api::Constraint;
 use kvik_memory::{conversations::MESSAGES_MAX, random::random};
+use kvik_session::Chat;
 use kvik_text::constraint::schema::Strictness;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -17,7 +18,7 @@ use crate::{
             cache::CacheFields,
             compaction::{self, ContextFields},
             constraint::read_schema,
-            conversation::{Conversation, Effort, Thinking},
+            conversation::{Effort, Thinking, told},
             defaults::Usual,
             generation::{LOGPROBS_MAX, Manner, Options},
             number::{Fraction, Temperature, Whole},
@@ -200,7 +201,7 @@ enum TextKind {
 
 /// A conversation read from a body.
 pub(in crate::api) struct Said {
-    pub(in crate::api) conversation: Conversation,
+    pub(in crate::api) chat: Chat,
     pub(super) before: Option<compaction::Opened>,
     /// Messages of this request, without its instructions.
     pub(super) new: Vec<Value>,
@@ -250,8 +251,8 @@ impl TellFields {
         notes.into_iter().chain(offered.notes).for_each(|note| body.note(note));
         let effort = self.reasoning.as_ref().and_then(|reasoning| reasoning.effort);
         let thinking = Thinking { enabled: None, effort };
-        let conversation = Conversation::told(Value::Array(messages), offered.tools, thinking, Map::new());
-        Ok(Said { conversation, before, new, called: offered.called })
+        let chat = told(Value::Array(messages), offered.tools, thinking, Map::new());
+        Ok(Said { chat, before, new, called: offered.called })
     }
 }
 
@@ -308,7 +309,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
     app.accept_model(&tell.model)?;
     answer.refuse(&keep, &tell)?;
     answer.note_includes(body);
-    let Said { conversation, before, new, called } = tell.said(app, &caller.tenant.name, body)?;
+    let Said { chat, before, new, called } = tell.said(app, &caller.tenant.name, body)?;
     let id = format!("resp_{:016x}{:016x}", random(), random());
     let mut keeping = cache.keep()?;
     let own_conversation = keep.conversation()?;
@@ -347,7 +348,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
     let sealed_thoughts = answer.includes(SEALED_THOUGHTS);
     let wanted = Wanted { echo: body.copy(&ECHOED)?, sealed_thoughts, called, keeps };
     let turn = ChatTurn {
-        conversation,
+        chat,
         options: Options::of(manner, &app.serving.retaining)?,
         logprobs: answer.logprobs(),
         compacted: Compacted { before, compacting: context.compacting()? },

@@ -54,7 +54,7 @@ pub(super) async fn route(
                 return Err(ApiError::field("kvik.cache", message));
             }
             let said = tell.said(app, &reader.tenant.name, body)?;
-            to_compact(app, &reader, said.conversation, said.before.as_ref())
+            to_compact(app, &reader, said.chat, said.before.as_ref())
         })
         .await?;
     let (compaction, report) = app.memory.compact(&app, &caller, job).await?;

@@ -25,7 +25,7 @@ pub(super) async fn route(
             let (tell, _) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
             let said = tell.said(app, &caller.tenant.name, body)?;
-            Ok(app.serving.encode_rendered(&said.conversation.render(&app.serving)?).len())
+            Ok(app.serving.tokens(&said.chat)?.len())
         })
         .await?;
     Ok(Json(CountedTokens::new(tokens)))

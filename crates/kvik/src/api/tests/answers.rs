@@ -29,7 +29,7 @@ async fn a_chat_is_answered_in_openais_shape() {
 async fn the_prompt_is_the_template_applied() {
     let server = Server::saying("Hi!");
     server.post("/v1/chat/completions", hello()).await;
-    let text = server.app.serving.tokenizer.decode(&server.asked().prompt);
+    let text = server.app.serving.texts.tokenizer.decode(&server.asked().prompt);
     assert_eq!(text, "<|im_start|>user\nHello there, my friend.<|im_end|>\n<|im_start|>assistant\n");
     let (_, rendered) = server.post("/apply-template", hello()).await;
     assert_eq!(rendered["prompt"], text);

@@ -289,7 +289,7 @@ async fn tools_that_anthropic_names_and_clients_run_are_offered() {
     ] {
         let (status, told) = post(&server, "/v1/messages", &with(ask(), json!({"tools": [tool]}))).await;
         assert_eq!((status.as_u16(), &told["kvik"]["notes"]), (200, &Value::Null), "{told}");
-        let read = server.app.serving.tokenizer.decode(&server.asked().prompt);
+        let read = server.app.serving.texts.tokenizer.decode(&server.asked().prompt);
         assert!(names.iter().all(|name| read.contains(name)), "{read}");
     }
 }
@@ -308,7 +308,7 @@ async fn a_thread_goes_on_from_what_was_kept_of_it() {
         let thread = json!({"type": "continue", "previous_message_id": previous});
         json!({"model": "x", "max_tokens": 50, "thread": thread, "messages": [{"role": "user", "content": text}]})
     };
-    let read = || server.app.serving.tokenizer.decode(&server.asked().prompt);
+    let read = || server.app.serving.texts.tokenizer.decode(&server.asked().prompt);
     let (status, second) = post(&server, "/v1/messages", &next(&first["id"], "And you?")).await;
     assert_eq!(status, 200, "{second}");
     let so_far = "<system>Be brief.<user>Hello there, my friend.<assistant>Hi.<user>And you?";

@@ -90,7 +90,7 @@ async fn a_prompt_that_cannot_fit_is_refused_before_it_is_copied() {
 #[tokio::test]
 async fn answers_repeat_prompts_up_to_a_limit() {
     let server = server();
-    let tokenizer = &server.app.serving.tokenizer;
+    let tokenizer = &server.app.serving.texts.tokenizer;
     let longest = (0..tokenizer.vocab_len() as u32).max_by_key(|&id| tokenizer.decode(&[id]).len()).unwrap();
     let ask = async |route: &str, prompts: usize, n: usize| {
         let body =

@@ -55,7 +55,7 @@ async fn messages(server: &Server, key: &str, reference: &str) -> Value {
 /// Returns the text of the engine's last prompt.
 fn asked(server: &Server) -> String {
     let prompt = server.asked().prompt;
-    server.app.serving.tokenizer.decode(&prompt)
+    server.app.serving.texts.tokenizer.decode(&prompt)
 }
 
 #[tokio::test]
@@ -391,7 +391,7 @@ async fn what_is_remembered_is_shown_and_corrected_and_the_next_turn_reads_it() 
         .lock()
         .unwrap()
         .iter()
-        .map(|request| server.app.serving.tokenizer.decode(&request.prompt))
+        .map(|request| server.app.serving.texts.tokenizer.decode(&request.prompt))
         .collect();
     assert!(asked.iter().any(|prompt| prompt.contains(text) && prompt.contains("And?")), "{asked:?}");
     // The next summary is based on the corrected one.
@@ -423,7 +423,7 @@ async fn a_correction_that_cannot_be_told_is_refused_with_both_numbers() {
         assert!(error["message"].as_str().unwrap().contains(part), "{error}");
     }
     let error = refused(&server, ("POST", path), json!({"summary": "word ".repeat(100)}), (400, "")).await;
-    let tokens = server.app.serving.tokenizer.encode(&"word ".repeat(100), false, false).len();
+    let tokens = server.app.serving.texts.tokenizer.encode(&"word ".repeat(100), false, false).len();
     assert!(error["message"].as_str().unwrap().contains(&format!("has {tokens} tokens")), "{error}");
     assert_eq!(done(&server, "acme", "GET", path, Value::Null).await["summary"]["corrected"], false);
     let (status, _) = send(&server, "beta", "POST", path, json!({"summary": "Mine."})).await;

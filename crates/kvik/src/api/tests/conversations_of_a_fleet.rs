@@ -97,7 +97,7 @@ async fn a_turn_at_another_server_goes_on() {
     let (status, second) = chat(&two, "trip", "Where am I?").await;
     let (first, second) = (&first["kvik"]["conversation"], &second["kvik"]["conversation"]);
     assert_eq!((status.as_u16(), &second["id"], &second["messages"]), (200, &first["id"], &json!(4)));
-    let prompt = two.app.serving.tokenizer.decode(&two.asked().prompt);
+    let prompt = two.app.serving.texts.tokenizer.decode(&two.asked().prompt);
     assert!(prompt.contains("I am in Oslo."), "{prompt}");
     for server in [&one, &two] {
         let (_, shown) = send(server, "GET", &format!("{ALL}/trip"), Value::Null).await;

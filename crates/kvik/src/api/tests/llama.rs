@@ -77,7 +77,7 @@ async fn the_tokens_of_a_chat_are_counted_without_an_answer() {
 #[tokio::test]
 async fn as_many_log_probabilities_as_the_vocabulary_has() {
     let server = Server::saying("a");
-    let vocabulary = server.app.serving.tokenizer.vocab_len();
+    let vocabulary = server.app.serving.texts.tokenizer.vocab_len();
     for (path, field) in [("/completion", "n_probs"), ("/v1/completions", "logprobs")] {
         let asked = |count: usize, tokens: usize| with(story(), json!({field: count, "max_tokens": tokens}));
         assert_eq!(server.post(path, asked(1 << 40, 1)).await.0, 200);

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-#[path = "../../../../kvik-engine/tests/it/random_adapter/mod.rs"]
+#[path = "../../../../kvik-model/tests/it/random_adapter/mod.rs"]
 mod random_adapter;
 
 use random_adapter::RandomAdapter;

@@ -122,7 +122,8 @@ async fn a_conversation_goes_on_beyond_the_context_and_knows_what_was_said() {
     }
     assert!(metrics.contains("kvik_memory_quotes_total 0\n"), "{metrics}");
     let said = client.messages.iter().map(|message| message["content"].as_str().unwrap());
-    let tokens: usize = said.map(|text| server.app.serving.tokenizer.encode(text, false, false).len()).sum();
+    let tokens: usize =
+        said.map(|text| server.app.serving.texts.tokenizer.encode(text, false, false).len()).sum();
     assert!(tokens > CONTEXT, "the history alone is longer than the context: {tokens}");
 }
 

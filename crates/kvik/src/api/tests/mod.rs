@@ -53,9 +53,10 @@ use kvik_engine::api::{
     Event, EventSink, FinishReason, GeneratedToken, Pooling, Probe, Report, Request, RequestError,
     TokenLogprob,
 };
-use kvik_engine::load::{LoadedModel, Ranking};
-use kvik_engine::pulse::Life;
 use kvik_engine::stats::EngineStats;
+use kvik_model::load::{LoadedModel, Ranking};
+use kvik_model::pulse::Life;
+use kvik_session::{Embedder, Texts};
 use kvik_text::template::ChatTemplate;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -68,7 +69,7 @@ use crate::{
     app::keys::Keys,
     http::Hosts,
     http::Senders,
-    serving::{Inference, ModelCard, Serving, embedding::Embedder},
+    serving::{Inference, ModelCard, Serving},
     settings::{model::ModelArgs, size::ByteSize},
 };
 
@@ -307,11 +308,9 @@ fn serving(name: &str, engine: Arc<Scripted>, template: Option<&str>) -> Serving
         digest: [0; 32],
     };
     Serving {
-        variables: Default::default(),
         cache: None,
         engine,
-        tokenizer: Arc::new(loaded.tokenizer),
-        template: Some(template),
+        texts: Arc::new(Texts::new(loaded.tokenizer, Some(template), model.context)),
         model,
         retaining: Default::default(),
         embedder: Embedder {

@@ -7,7 +7,8 @@ use super::*;
 /// Creates a server of a base model.
 fn base() -> Server {
     let engine = Arc::new(Scripted::new(|request| Ok(say(request, "and so on", FinishReason::Eos))));
-    let serving = Serving { template: None, ..serving("base", engine.clone(), None) };
+    let mut serving = serving("base", engine.clone(), None);
+    Arc::get_mut(&mut serving.texts).unwrap().template = None;
     let ledger = Ledger::new(None, || std::time::SystemTime::UNIX_EPOCH);
     let app = App::new(serving, Keys::new([]), Arc::new(ledger), config());
     Server { engine, router: router(app.clone()), app }

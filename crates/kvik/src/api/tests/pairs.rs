@@ -380,7 +380,7 @@ async fn an_item_of_a_tenant_is_read_in_all_its_dialects_and_refused_to_others_i
         let asked_before = server.engine.asked.lock().unwrap().len();
         done(&server, "POST", path, body.clone()).await;
         if server.engine.asked.lock().unwrap().len() > asked_before {
-            let read = server.app.serving.tokenizer.decode(&server.asked().prompt);
+            let read = server.app.serving.texts.tokenizer.decode(&server.asked().prompt);
             let is_read = read.contains("They spoke of the sea.") && read.contains("salty");
             assert!(is_read && !read.contains("wide") && !read.contains("dropped"), "{path}: {read}");
         }

@@ -214,7 +214,7 @@ async fn models_health_props_and_unknown_routes() {
 
 #[tokio::test]
 async fn a_stuck_engine_is_neither_healthy_nor_ready_and_its_metric_says_since_when() {
-    use kvik_engine::pulse::{Life, Phase};
+    use kvik_model::pulse::{Life, Phase};
     let server = Server::with(
         |request| Ok(say(request, "Hi!", FinishReason::Eos)),
         Keys::new(["sesame"]),

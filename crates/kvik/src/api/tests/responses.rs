@@ -204,7 +204,7 @@ async fn a_conversation_is_compacted_and_goes_on_from_the_item() {
     assert_eq!(item["type"], "compaction");
     assert!(compacted["usage"]["output_tokens"].as_u64().unwrap() > 0);
     answer(&server, ask(json!([item, {"role": "user", "content": "Is it salty?"}]))).await;
-    let read = server.app.serving.tokenizer.decode(&server.asked().prompt);
+    let read = server.app.serving.texts.tokenizer.decode(&server.asked().prompt);
     assert!(
         read.contains("They spoke of the sea.") && read.contains("salty") && !read.contains("wide"),
         "{read}"
@@ -311,7 +311,7 @@ async fn a_call_is_told_as_its_tool_is_known() {
             {"type": "function_call_output", "call_id": item["call_id"], "output": "done"},
         ]);
         answer(&server, with(body, json!({"input": sent_back}))).await;
-        let read = server.app.serving.tokenizer.decode(&server.asked().prompt);
+        let read = server.app.serving.texts.tokenizer.decode(&server.asked().prompt);
         assert!(read.contains("done"), "{read}");
     }
 }

@@ -20,7 +20,7 @@ async fn post(server: &Server, path: &str, body: &Value) -> (StatusCode, Value) 
 async fn prompt(server: &Server, path: &str, body: &Value) -> String {
     let (status, answer) = post(server, path, body).await;
     assert_eq!(status, 200, "{path} {body}: {answer}");
-    server.app.serving.tokenizer.decode(&server.asked().prompt)
+    server.app.serving.texts.tokenizer.decode(&server.asked().prompt)
 }
 
 /// Returns a body with these messages in the dialect of a route.

@@ -97,7 +97,7 @@ async fn a_node_names_the_prompt_by_which_it_is_pinned_and_evicted() {
     let node = server.node("", top).await;
     let shared = tokens(1, 48);
     assert_eq!((&node["prompt"], &node["start"], &node["tokens"]), (&json!(shared), &json!(0), &json!(48)));
-    assert_eq!(node["text"], server.app.serving.tokenizer.decode(&shared));
+    assert_eq!(node["text"], server.app.serving.texts.tokenizer.decode(&shared));
     assert_eq!((&node["text_truncated"], &node["why"]["kept"]), (&json!(false), &json!("continued")));
     let leaf = server.node("", end).await;
     assert_eq!(leaf["why"]["kept"], "evictable");

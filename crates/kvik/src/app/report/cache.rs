@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use kvik_cache::{Eviction, StopReason, Token};
 use kvik_engine::api::{Probe, Report};
-use kvik_text::tokenizer::Tokenizer;
+use kvik_session::Texts;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -76,7 +76,7 @@ struct Evicted {
 
 /// A prompt as it was asked, to locate a token in it.
 pub(crate) struct Asked {
-    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) texts: Arc<Texts>,
     pub(crate) tokens: Vec<Token>,
     /// The conversation that the tokens were made from, if there was one.
     pub(crate) messages: Option<Value>,
@@ -158,7 +158,7 @@ impl Asked {
     /// The location of the token with index `token`; `None` at the end of the prompt.
     fn stopped_at(&self, token: usize) -> Option<StoppedAt> {
         let stopped = *self.tokens.get(token)?;
-        let bytes = |token: &Token| self.tokenizer.token_bytes(*token);
+        let bytes = |token: &Token| self.texts.tokenizer.token_bytes(*token);
         let text: Vec<u8> = self.tokens.iter().flat_map(bytes).copied().collect();
         let start = self.tokens[..token].iter().map(|token| bytes(token).len()).sum();
         let (before, after) = around(&text, start);
@@ -205,9 +205,9 @@ mod tests {
     use crate::{http::answer::value, settings::model::ModelArgs};
 
     fn asked(text: &str, messages: Option<Value>) -> Asked {
-        let tokenizer = Arc::new(ModelArgs::embedded().load().unwrap().tokenizer);
+        let tokenizer = ModelArgs::embedded().load().unwrap().tokenizer;
         let tokens = tokenizer.encode(text, false, true);
-        Asked { tokenizer, tokens, messages }
+        Asked { texts: Arc::new(Texts::new(tokenizer, None, 0)), tokens, messages }
     }
 
     fn stopped(cached_tokens: usize, stop: StopReason) -> Found {
@@ -252,7 +252,7 @@ mod tests {
         };
         for token in 0..asked.tokens.len() {
             let report = value(&asked.cache_report(stopped(token, StopReason::Diverged)));
-            let end = |tokens| asked.tokenizer.decode(&asked.tokens[..tokens]).len();
+            let end = |tokens| asked.texts.tokenizer.decode(&asked.tokens[..tokens]).len();
             let piece = end(token)..end(token + 1);
             let expect = match piece {
                 piece if inside("Be brief.", &piece) => json!([0, "system"]),

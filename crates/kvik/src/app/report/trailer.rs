@@ -92,7 +92,7 @@ impl Origin {
     pub(crate) fn asked(self, app: &App, requests: &[Request]) -> Vec<Asked> {
         let mut messages = self.messages;
         let asked = |request: &Request| Asked {
-            tokenizer: app.serving.tokenizer.clone(),
+            texts: app.serving.texts.clone(),
             tokens: request.prompt.clone(),
             messages: messages.take(),
         };

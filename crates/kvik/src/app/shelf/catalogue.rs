@@ -47,13 +47,13 @@ pub(crate) struct Described {
 impl Described {
     /// The description of a model in memory.
     fn of(app: &App) -> Described {
-        let Serving { model, tokenizer, template, .. } = &*app.serving;
+        let Serving { model, texts, .. } = &*app.serving;
         Described {
             own_name: model.own_name.clone(),
             family: model.family.clone(),
             context: model.context,
-            vocabulary: tokenizer.vocab_len(),
-            template: template.as_ref().map(|template| template.source().to_owned()),
+            vocabulary: texts.tokenizer.vocab_len(),
+            template: texts.template.as_ref().map(|template| template.source().to_owned()),
         }
     }
 }

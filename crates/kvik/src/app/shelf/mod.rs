@@ -27,7 +27,7 @@ use std::{
 };
 
 use axum::Router;
-use kvik_engine::pulse::Life;
+use kvik_model::pulse::Life;
 use tokio::sync::Notify;
 
 use super::{keys::Caller, life::is_stuck, server::Server, state::App};

@@ -9,13 +9,14 @@ use std::time::Instant;
 
 use clap::{ArgAction, Args};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
-use kvik_engine::model::Adapters;
-use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use kvik_kernels::KvLayout;
+use kvik_model::Adapters;
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
+use kvik_session::RunnerRoom;
 use serde::Serialize;
 
 use crate::{
-    serving::{device, kv, placed::Room},
+    serving::{budget::no_memory, device, kv},
     settings::{
         device::{DeviceChoice, GpuLayers},
         model::ModelArgs,
@@ -201,8 +202,8 @@ impl BenchArgs {
             "--kv-resident off compares keys and values on a GPU with such that do not stay there; name one with --device"
         );
         let (pool, adapters, resident) = (Arc::new(pool), Adapters::default(), self.kv_resident);
-        let room = Room { pool, layout, blocks, context: positions, adapters, states, resident };
-        Ok((model.runner(room)?, setup))
+        let room = RunnerRoom { pool, layout, blocks, context: positions, adapters, states, resident };
+        Ok((model.runner(room).map_err(no_memory)?, setup))
     }
 
     /// Every size at every depth, prefill first, as llama-bench orders them.
@@ -481,7 +482,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use kvik_engine::model::observation::Watched;
+    use kvik_model::observation::Watched;
 
     const SHARED: Test = Test { prompt: 0, generate: 0, depth: 0, sequences: 1, own_prompts: false };
     const OWN: Test = Test { own_prompts: true, ..SHARED };

@@ -175,7 +175,7 @@ fn gpu(cache: &CacheArgs) -> Diagnosis {
 
 #[cfg(feature = "gpu")]
 fn on_device(choice: DeviceChoice) -> Diagnosis {
-    use kvik_engine::model::device::{Choice, Device};
+    use kvik_model::device::{Choice, Device};
     const SUBJECT: &str = "gpu";
     let (choice, is_asked) = match choice {
         DeviceChoice::Cpu => {

@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use kvik_engine::{free_memory::available_bytes, load::LoadedModel};
+use kvik_engine::free_memory::available_bytes;
+use kvik_model::load::LoadedModel;
 use kvik_shelf::Kind;
 
 use super::report::Diagnosis;

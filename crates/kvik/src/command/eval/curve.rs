@@ -11,8 +11,8 @@ use kvik_engine::eval::{
     divergence::{Divergence, measure},
     sensitivity::Sensitivity,
 };
-use kvik_engine::model::{KvMap, ModelConfig, ModelRunner};
 use kvik_kernels::{KvFormat, KvLayout};
+use kvik_model::{KvMap, ModelConfig, ModelRunner};
 use serde_json::{Value, json};
 
 /// Random draws of layers for each point.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvik_cache::retain::Policy;
-use kvik_engine::model::KvMap;
+use kvik_model::KvMap;
 
 use super::sensitivity::SensitivityArgs;
 use crate::eval::setting::{self, Setting, Sight};

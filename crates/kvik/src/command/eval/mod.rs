@@ -10,10 +10,11 @@ use std::{fs, sync::Arc};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_cache::retain::{HeadImportance, RetentionError};
-use kvik_engine::load::repeat_prompt;
-use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::{KvFormat, KvLayout};
 use kvik_memory::hex;
+use kvik_model::{Model, ModelRunner};
+use kvik_session::OpenedModel;
 
 pub(crate) use flags::EvalArgs;
 
@@ -30,7 +31,7 @@ use crate::{
         table,
         tasks::{self, EvalTask},
     },
-    serving::{kv, open, open::Opened},
+    serving::{kv, open},
 };
 
 /// Runs the command.
@@ -52,11 +53,11 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
     let latent = opened.model.config().extras.latent.is_some();
     check(&settings, &shape, importance.as_ref(), latent)?;
     let tasks = tasks(args, &opened)?;
-    let Opened { model, tokenizer, template, .. } = opened;
+    let OpenedModel { model, tokenizer, template, .. } = opened;
     let run = EvalRun {
         model: Arc::new(model),
         tokenizer: &tokenizer,
-        repeat: repeat_prompt(&tokenizer, template.as_ref()),
+        repeat: RepeatPrompt::new(&tokenizer, template.as_ref()),
         tasks: &tasks,
         exact,
         layouts,
@@ -153,7 +154,7 @@ fn check(
 }
 
 /// The tasks in tokens, without cases that are too long for the model.
-fn tasks(args: &EvalArgs, opened: &Opened) -> anyhow::Result<Vec<EvalTask>> {
+fn tasks(args: &EvalArgs, opened: &OpenedModel<Model>) -> anyhow::Result<Vec<EvalTask>> {
     let context = opened.model.config().context;
     let encoder = Encoder { tokenizer: &opened.tokenizer, template: opened.template.as_ref() };
     let mut tasks = tasks::named(&args.tasks(), &args.sources(context), &encoder)?;

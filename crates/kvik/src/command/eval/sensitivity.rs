@@ -7,8 +7,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_engine::engine::perplexity::{WINDOW_TOKENS, WINDOW_TOKENS_MIN, Windows};
 use kvik_engine::eval::{FORMATS, sensitivity::Sensitivity};
-use kvik_engine::model::{ModelConfig, ModelRunner};
 use kvik_kernels::KvFormat;
+use kvik_model::{ModelConfig, ModelRunner};
 use kvik_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 

@@ -1,9 +1,10 @@
 //! Flags of embedding and ranking.
 
 use clap::{Args, ValueEnum};
-use kvik_engine::{api::Pooling, load::Ranking};
+use kvik_engine::api::Pooling;
+use kvik_model::load::Ranking;
 
-use crate::serving::embedding::Embedder;
+use kvik_session::Embedder;
 
 /// How the model embeds and ranks, where its files are not to say it.
 #[derive(Debug, Clone, Args)]

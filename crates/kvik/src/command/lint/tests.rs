@@ -1,10 +1,8 @@
 use std::sync::{Arc, mpsc};
 
 use kvik_cache::Token;
-use kvik_engine::{
-    api::{Event, EventSink, Request},
-    load::LoadedModel,
-};
+use kvik_engine::api::{Event, EventSink, Request};
+use kvik_model::load::LoadedModel;
 use serde_json::json;
 
 use kvik_text::template::ChatTemplate;

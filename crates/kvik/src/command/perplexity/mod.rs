@@ -17,8 +17,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_cache::retain::Retention;
 use kvik_engine::engine::perplexity::{Perplexity, WINDOW_TOKENS, WINDOW_TOKENS_MIN, Windows};
-use kvik_engine::model::ModelRunner;
 use kvik_kernels::KvLayout;
+use kvik_model::ModelRunner;
 use serde_json::json;
 
 use crate::{

@@ -88,7 +88,8 @@ impl Server {
     fn with(model: &ModelArgs, cache: &CacheArgs) -> Server {
         let capacity = Capacity { parallel: 2, queue: 8, ..Capacity::ONE };
         let mut loaded = load::open(model, cache, capacity).unwrap();
-        loaded.serving.template = Some(ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap());
+        let template = ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap();
+        Arc::get_mut(&mut loaded.serving.texts).unwrap().template = Some(template);
         let ledger = Ledger::new(None, std::time::SystemTime::now);
         let app = App::new(loaded.serving, Keys::new([]), Arc::new(ledger), super::config());
         Server { router: router(app.clone()), app, handle: loaded.handle }
@@ -178,7 +179,7 @@ async fn check(situation: Situation) {
     check_place(name, &cache["stopped_at"], at, after, &body);
     if let At::Message(_) | At::Template = at {
         assert_eq!(cache["stopped_at"]["token"], cached, "{name}");
-        let text = server.app.serving.tokenizer.decode(prompt);
+        let text = server.app.serving.texts.tokenizer.decode(prompt);
         let around =
             format!("{}{}", string(&cache["stopped_at"]["before"]), string(&cache["stopped_at"]["after"]));
         assert!(text.contains(&around), "{name}: {around:?} is in {text:?}");

@@ -1,0 +1,367 @@
+//! A model on a device with its blocks and buffers: runs the scheduler's batches.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvik_cache::{Beside, BlockId, Token};
+use kvik_gpu::{Buffer, Device, DeviceArena, DeviceError, PartRoom};
+use kvik_kernels::{KvLayout, Pool};
+
+use super::DeviceModel;
+use super::copies::Copies;
+use super::experts::rows_of_batches;
+use super::forward::{Pass, Room};
+use super::front::Front;
+use super::rows::{BatchRows, Wanted};
+use super::scratch::{Buffers, Scratch};
+use crate::batch::{Batch, Computed, Output, Row, Runner, RunnerFault, SequenceKv};
+use crate::observation::Watched;
+use crate::pulse::Pulse;
+use crate::rope::Rotation;
+use crate::{ModelConfig, ModelError};
+
+/// Rows of the warm-up batches: products have kernels for up to 1, 4 and more rows, and attention has others for many
+/// rows.
+const WARM_ROWS: [u32; 4] = [1, 4, 8, 128];
+
+/// Runs batches of a model on a device, with KV blocks in its memory.
+pub struct DeviceRunner {
+    model: DeviceModel,
+    pool: Arc<Pool>,
+    room: BlockRoom,
+    /// The first layers, if the processor computes them, with their part of the blocks.
+    front: Option<Front>,
+    /// `None` while the device is lost.
+    stored: Option<Stored>,
+    scratch: Scratch,
+    given: Given,
+    /// Keys and values between two steps, if they are not on the device.
+    copies: Option<Copies>,
+    /// Time spent uploading and recording batches.
+    preparing: Duration,
+    /// The current fault. A failing read of a block changes only this.
+    fault: RefCell<Option<DeviceError>>,
+    pulse: Arc<Pulse>,
+}
+
+/// Memory requirements on the device.
+#[derive(Debug, Clone)]
+struct BlockRoom {
+    /// The layout of all layers, including those that the device does not compute.
+    layout: KvLayout,
+    blocks: usize,
+    /// Number of positions with precomputed angles.
+    context: usize,
+}
+
+/// Device memory in addition to weights and scratch.
+struct Stored {
+    arena: DeviceArena,
+    /// Cosine and sine of every position, in the order of `ModelConfig::ropes`.
+    angles: Vec<Buffer<[f32; 2]>>,
+    /// Results of attention splits.
+    parts: PartRoom,
+}
+
+/// The results of the last batch.
+#[derive(Default)]
+struct Given {
+    /// Logits, then hidden states.
+    outputs: Vec<f32>,
+    likeliest: Vec<Token>,
+}
+
+impl Given {
+    /// Reads back the results of a batch once it is computed.
+    fn read(
+        &mut self,
+        device: &Device,
+        config: &ModelConfig,
+        (buffers, logits): (&Buffers, &Buffer<f32>),
+        wanted: &Wanted,
+    ) -> Result<(), DeviceError> {
+        self.outputs.clear();
+        self.likeliest.clear();
+        let unembedded = wanted.unembedded();
+        device.read_into(logits, 0..wanted.logits * config.vocab, &mut self.outputs)?;
+        let hidden = unembedded * config.d_model..wanted.rows.len() * config.d_model;
+        device.read_into(&buffers.h, hidden, &mut self.outputs)?;
+        device.read_into(&buffers.likeliest, wanted.logits..unembedded, &mut self.likeliest)
+    }
+}
+
+impl DeviceRunner {
+    /// Allocates `blocks` KV blocks on the device of a model, and the angles of `context` positions; the processor's
+    /// part runs on `pool`. Runs some batches, so that a kernel that the driver does not compile is detected before the
+    /// first request.
+    ///
+    /// # Errors
+    /// If kernels lack a format of the layout, the device has no memory for the blocks, or it refuses a kernel.
+    pub fn new(
+        model: DeviceModel,
+        pool: impl Into<Arc<Pool>>,
+        layout: KvLayout,
+        blocks: usize,
+        context: usize,
+    ) -> Result<DeviceRunner, DeviceError> {
+        let (room, pool) = (BlockRoom { layout, blocks, context }, pool.into());
+        let front = model.front.clone();
+        let front = front.map(|front| Front::new(front, pool.clone(), &room.layout, blocks, context));
+        let mut runner = DeviceRunner {
+            stored: Some(Stored::new(&model, &room)?),
+            front: front.transpose()?,
+            model,
+            pool,
+            room,
+            scratch: Scratch::default(),
+            given: Given::default(),
+            copies: None,
+            preparing: Duration::ZERO,
+            fault: RefCell::default(),
+            pulse: Arc::default(),
+        };
+        runner.warm()?;
+        Ok(runner)
+    }
+
+    /// The auxiliary state of sequences with blocks of a layout: none. Windowed layers store all positions of a block,
+    /// as the other layers do.
+    pub fn beside(layout: &KvLayout) -> Beside {
+        Beside { block_bytes: layout.block_bytes(), windows: None, state_bytes: 0 }
+    }
+
+    /// As `self`, with keys and values that do not stay on the device: each step copies in the blocks it reads and
+    /// copies out those it writes. The results are equal; for comparison.
+    pub fn with_copies(self) -> DeviceRunner {
+        DeviceRunner { copies: Some(Copies::default()), ..self }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &DeviceModel {
+        &self.model
+    }
+
+    /// The device that it runs on.
+    pub fn device(&self) -> &Device {
+        &self.model.device
+    }
+
+    /// The layout of a block.
+    pub fn layout(&self) -> &KvLayout {
+        &self.room.layout
+    }
+
+    /// Computes a batch of each size for which kernels differ, in a block that no sequence uses yet.
+    fn warm(&mut self) -> Result<(), DeviceError> {
+        WARM_ROWS.into_iter().try_for_each(|count| self.warm_by(count, count))?;
+        // Logits of this many rows may not fit.
+        let of_experts = rows_of_batches(&self.model.config);
+        of_experts.into_iter().try_for_each(|count| self.warm_by(count, 1))
+    }
+
+    /// Computes a batch of `count` rows, and the most likely tokens of the first `wanted` ones.
+    fn warm_by(&mut self, count: u32, wanted: u32) -> Result<(), DeviceError> {
+        let row = |sequence| {
+            let output = if sequence < wanted { Output::Likeliest } else { Output::None };
+            Row { sequence, token: 0, position: 0, cache_position: 0, output }
+        };
+        let rows: Vec<Row> = (0..count).map(row).collect();
+        let sequences = vec![SequenceKv::in_blocks(&[BlockId(0)]); rows.len()];
+        self.run(&Batch { rows: &rows, sequences: &sequences })
+    }
+
+    /// Computes a batch, and reads back the results.
+    fn run(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        let DeviceRunner { model, stored, front, scratch, given, copies, preparing, .. } = self;
+        let lost = || DeviceError::Lost { reason: "it was lost before".to_owned() };
+        let Stored { arena, angles, parts } = stored.as_mut().ok_or_else(lost)?;
+        let (weights, config, device) =
+            (model.weights.as_ref().ok_or_else(lost)?, &model.config, &mut model.device);
+        let wanted = Wanted::of(batch);
+        let unembedded = wanted.unembedded();
+        let (buffers, logits) = scratch.grown(device, config, [batch.rows.len(), unembedded])?;
+        if let Some(front) = front {
+            device.write(&mut buffers.x, 0, front.stream(batch))?;
+        }
+        if let Some(copies) = copies {
+            copies.bring(device, arena, batch)?;
+        }
+        let started = Instant::now();
+        let (readings, temperature) = (weights.readings(), config.extras.temperature.as_ref());
+        let rows = BatchRows::upload(device, arena, (&readings, temperature), (batch, wanted), buffers)?;
+        let mut step = device.step();
+        let pass = Pass { config, weights, angles, rows: &rows };
+        pass.record(&mut step, &mut Room { arena, parts, buffers, logits })?;
+        step.submit()?;
+        *preparing += started.elapsed();
+        if let Some(copies) = copies {
+            copies.fetch(device, arena, batch)?;
+        }
+        given.read(device, config, (buffers, logits), &rows.wanted)
+    }
+
+    /// Records the first fault: later ones follow from it.
+    fn note(&self, done: Result<(), DeviceError>) {
+        if let Err(error) = done {
+            self.fault.borrow_mut().get_or_insert(error);
+        }
+    }
+
+    /// Reopens a lost device, with the weights and with empty blocks.
+    fn reopen(&mut self) -> Result<(), ModelError> {
+        (self.stored, self.scratch) = (None, Scratch::default());
+        self.copies = self.copies.take().map(|_| Copies::default());
+        self.model.reopen(&self.pool)?;
+        self.stored = Some(Stored::new(&self.model, &self.room)?);
+        Ok(())
+    }
+}
+
+impl Stored {
+    fn new(model: &DeviceModel, room: &BlockRoom) -> Result<Stored, DeviceError> {
+        let device = &model.device;
+        let angles = |rotation: &Rotation| {
+            let table = rotation.table(room.context);
+            let angles =
+                (0..room.context as u32).flat_map(|position| table.mean_rotation(position..position + 1));
+            device.upload("the angles of positions", &angles.collect::<Vec<_>>())
+        };
+        Ok(Stored {
+            arena: DeviceArena::new(device, model.layout_on_device(&room.layout), room.blocks)?,
+            angles: model
+                .weights
+                .iter()
+                .flat_map(|weights| &weights.rotations)
+                .map(angles)
+                .collect::<Result<_, _>>()?,
+            parts: PartRoom::default(),
+        })
+    }
+}
+
+/// Whether the contents of the device's memory are invalid after this error.
+fn loses_blocks(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Lost { .. } | DeviceError::Refused { .. })
+}
+
+impl Runner for DeviceRunner {
+    fn vocab_len(&self) -> usize {
+        self.model.config.vocab
+    }
+
+    fn threads(&self) -> Option<Arc<Pool>> {
+        Some(self.pool.clone())
+    }
+
+    fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        if let Some(front) = &mut self.front {
+            front.set_pulse(pulse.clone());
+        }
+        self.pulse = pulse;
+    }
+
+    fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
+        if let Some(front) = &mut self.front {
+            front.copy_partial(from, to, positions);
+        }
+        // The whole block is copied: positions after the copied ones are stored again before they are read.
+        let Some(stored) = &mut self.stored else { return };
+        let mut step = self.model.device.step();
+        step.copy_block(&mut stored.arena, from.0, to.0);
+        let copied = step.submit();
+        if let Some(copies) = &mut self.copies {
+            copies.copy(from.0, to.0);
+        }
+        self.note(copied);
+    }
+
+    fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
+        let Some(stored) = &self.stored else { return };
+        let read = |bytes: &mut [u8]| stored.arena.read_block(&self.model.device, block.0, bytes);
+        self.note(match &self.front {
+            Some(front) => front.read(block, bytes, read),
+            None => read(bytes),
+        });
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
+        let Some(stored) = &mut self.stored else { return };
+        let bytes = match &mut self.front {
+            Some(front) => Cow::Owned(front.write(block, bytes)),
+            None => Cow::Borrowed(bytes),
+        };
+        let written = stored.arena.write_block(&self.model.device, block.0, &bytes);
+        if let Some(copies) = &mut self.copies {
+            copies.replace(block.0, &bytes);
+        }
+        self.note(written);
+    }
+
+    fn release_block(&mut self, block: BlockId, all: bool) {
+        // Blocks are stored whole: no part is released before the rest.
+        if let Some(front) = self.front.as_mut().filter(|_| all) {
+            front.release(block);
+        }
+    }
+
+    fn bytes_moved(&self) -> u64 {
+        self.copies.as_ref().map_or(0, |copies| copies.bytes_moved)
+    }
+
+    fn preparing(&self) -> Duration {
+        self.preparing
+    }
+
+    /// # Panics
+    /// If [`Runner::compute`] fails.
+    fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
+        self.compute(batch, watched)
+            .map(|computed| computed.outputs)
+            .unwrap_or_else(|fault| panic!("{}", fault.message))
+    }
+
+    fn chooses(&self) -> bool {
+        true
+    }
+
+    fn compute(
+        &mut self,
+        batch: &Batch<'_>,
+        watched: &mut [Watched<'_>],
+    ) -> Result<Computed<'_>, RunnerFault> {
+        assert!(watched.is_empty(), "sequences on a device do not forget");
+        self.pulse.beat();
+        if self.fault.get_mut().is_none() {
+            let run = self.run(batch);
+            self.note(run);
+        }
+        self.pulse.beat();
+        match self.fault() {
+            None => Ok(Computed { outputs: &self.given.outputs, likeliest: &self.given.likeliest }),
+            Some(fault) => Err(fault),
+        }
+    }
+
+    fn fault(&self) -> Option<RunnerFault> {
+        let fault = self.fault.borrow();
+        fault
+            .as_ref()
+            .map(|error| RunnerFault { message: error.to_string(), blocks_lost: loses_blocks(error) })
+    }
+
+    fn restore(&mut self) {
+        let fault = self.fault.get_mut().take();
+        if !fault.as_ref().is_some_and(loses_blocks) {
+            return;
+        }
+        match self.reopen() {
+            Ok(()) => tracing::warn!("{} was opened again", self.model.info().name),
+            Err(error) => {
+                let reason = format!("it cannot be opened again: {error}");
+                *self.fault.get_mut() = Some(DeviceError::Lost { reason });
+            }
+        }
+    }
+}
