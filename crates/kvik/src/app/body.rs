@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -31,6 +31,8 @@ const RATE_MIN: u64 = 64 << 10;
 /// A complete, unparsed body and its sender.
 pub(crate) struct JsonBody {
     bytes: Bytes,
+    /// Its fields, once it was split.
+    fields: OnceLock<json::BodyFields>,
     pub(crate) caller: Caller,
     /// Origin of the request, for its span.
     pub(crate) came: Came,
@@ -44,10 +46,14 @@ impl JsonBody {
         self.bytes.len() as u64 > SMALL_BYTES
     }
 
-    /// Finds its fields. Values are built only when they are read.
+    /// Finds its fields, once for all readers. Values are built only when they are read.
     pub(crate) fn parse(&self) -> Result<json::Body, ApiError> {
+        if let Some(fields) = self.fields.get() {
+            return Ok(fields.clone().into());
+        }
         self.check_text()?;
-        json::Body::parse(&self.bytes)
+        let fields = json::BodyFields::of(&self.bytes)?;
+        Ok(self.fields.get_or_init(|| fields).clone().into())
     }
 
     /// Wraps the whole body as the field `name`, for a body that is no object.
@@ -78,7 +84,8 @@ impl JsonBody {
         let bytes = read(request.into_body(), &share, server).await?;
         share.complete();
         came.at = Some(SystemTime::now());
-        Ok(JsonBody { bytes: bytes.into(), caller, came, _share: share })
+        let (bytes, fields) = (bytes.into(), OnceLock::new());
+        Ok(JsonBody { bytes, fields, caller, came, _share: share })
     }
 }
 

@@ -100,19 +100,30 @@ impl Shelf {
         Ok(found.await?.ok().and_then(|(_, head)| head.model).unwrap_or_default())
     }
 
-    /// The names in a body; none if the body is invalid, which its route reports.
+    /// The names in a body; none if the body is invalid, which its route reports. A small body is split here, a large one
+    /// on a thread that may take its time; its route finds the fields split.
     async fn named_in(
         &self,
         body: JsonBody,
         fields: &'static [&'static str],
     ) -> Result<(JsonBody, Named), ApiError> {
-        let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
+        if !body.is_large() {
+            let named = Named::of(&body, fields);
+            return Ok((body, named));
+        }
+        let reader = Reader { tenant: body.caller.tenant.id, large: true };
         let read = move |_| {
-            let named = || serde_json::from_value(body.parse().ok()?.copy(fields).ok()?).ok();
-            let named: Option<Named> = named();
-            Ok((body, named.unwrap_or_default()))
+            let named = Named::of(&body, fields);
+            Ok((body, named))
         };
         self.server.readers.in_turn(reader, read).await
+    }
+}
+
+impl Named {
+    fn of(body: &JsonBody, fields: &[&str]) -> Named {
+        let named = || serde_json::from_value(body.parse().ok()?.copy(fields).ok()?).ok();
+        named().unwrap_or_default()
     }
 }
 

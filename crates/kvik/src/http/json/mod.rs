@@ -10,7 +10,7 @@ mod notes;
 mod text;
 mod weigh;
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use axum::body::Bytes;
 use serde::{
@@ -79,32 +79,47 @@ struct Reading {
     notes: Notes,
 }
 
-/// Fields of a request body, as text.
+/// The texts of a body's fields, which share its bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct BodyFields(Arc<BTreeMap<String, Bytes>>);
+
+/// BodyFields of a request body, as text.
 #[derive(Debug)]
 pub(crate) struct Body {
-    fields: BTreeMap<String, Bytes>,
+    fields: BodyFields,
     reading: Reading,
 }
 
-impl Body {
-    /// Splits a body, which must be an object, into its fields.
-    pub(crate) fn parse(text: &Bytes) -> Result<Body> {
+impl BodyFields {
+    /// Splits a body, which must be an object.
+    pub(crate) fn of(text: &Bytes) -> Result<BodyFields> {
         let whole = |error: JsonError| ApiError::bad_request(format!("the body {error}"));
         let first = text.trim_ascii_start().first();
         if first.is_some_and(|&first| first != b'{') {
             let found = complaint::found(text).map_err(whole)?;
             return Err(ApiError::bad_request(format!("the body must be a JSON object, not {found}")));
         }
-        let fields = split(text).map_err(whole)?;
-        Ok(Body { fields, reading: Reading::default() })
+        Ok(BodyFields(Arc::new(split(text).map_err(whole)?)))
+    }
+}
+
+impl From<BodyFields> for Body {
+    fn from(fields: BodyFields) -> Body {
+        Body { fields, reading: Reading::default() }
+    }
+}
+
+impl Body {
+    /// Splits a body, which must be an object, into its fields.
+    pub(crate) fn parse(text: &Bytes) -> Result<Body> {
+        BodyFields::of(text).map(Body::from)
     }
 
     /// Wraps a body of any shape as the field `name`.
     pub(crate) fn wrap(name: &str, text: &Bytes) -> Result<Body> {
         serde_json::from_slice::<&RawValue>(text)
             .map_err(|error| ApiError::bad_request(format!("the body {}", syntax(error))))?;
-        let fields = BTreeMap::from([(name.to_owned(), text.clone())]);
-        Ok(Body { fields, reading: Reading::default() })
+        Ok(BodyFields(Arc::new(BTreeMap::from([(name.to_owned(), text.clone())]))).into())
     }
 
     /// Parses a stored body.
@@ -125,12 +140,12 @@ impl Body {
 
     /// True if the field is present and not null.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.fields.get(name).is_some_and(|text| !text::is_null(text))
+        self.fields.0.get(name).is_some_and(|text| !text::is_null(text))
     }
 
     /// Names of the fields that are not null.
     fn names(&self) -> impl Iterator<Item = &str> {
-        self.fields.iter().filter(|(_, text)| !text::is_null(text)).map(|(name, _)| name.as_str())
+        self.fields.0.iter().filter(|(_, text)| !text::is_null(text)).map(|(name, _)| name.as_str())
     }
 
     /// Adds a note that a part of the request is not obeyed.
@@ -153,7 +168,7 @@ impl Body {
         let mut copy = Map::new();
         let reading = Reading::default();
         for &name in names {
-            let Some(text) = self.fields.get(name) else { continue };
+            let Some(text) = self.fields.0.get(name) else { continue };
             let Json(value) = read(name, Text::new(text, &reading))?;
             copy.insert(name.to_owned(), value);
         }

@@ -238,7 +238,7 @@ impl<'de> Deserializer<'de> for Whole<'de> {
         visitor: V,
     ) -> Result<V::Value> {
         self.0.reading.notes.declare(fields);
-        let texts = fields.iter().map(|&name| (name, self.0.fields.get(name).map(|text| &text[..])));
+        let texts = fields.iter().map(|&name| (name, self.0.fields.0.get(name).map(|text| &text[..])));
         let within = Within { reading: &self.0.reading, depth: 0 };
         visitor.visit_map(Fields::new(texts, Vec::new(), within))
     }
