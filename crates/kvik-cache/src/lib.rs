@@ -68,7 +68,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
-mod beside;
+mod auxiliary;
 mod cache;
 mod deleted;
 mod evict;
@@ -87,7 +87,7 @@ pub mod tier;
 mod tree;
 
 pub use admission::{Admission, Admitted, Changes, CopyPart, CopyPartial, CopyState, Forked, Match, NoSpace};
-pub use beside::{Beside, Reach, Windows};
+pub use auxiliary::{AuxiliaryState, Reach, Windows};
 pub use cache::{
     Cache, CacheConfig, CacheError, ForgottenBlocks, NodeInfo, Outline, OutlineNode, OutlineScan, PrefixInfo,
     PrefixOrder, PrefixScan, Violation,

@@ -148,7 +148,7 @@ impl Table {
     }
 
     /// Releases the state, unless it was taken, the saved states, and the blocks withheld for them.
-    pub(crate) fn release_beside(&mut self, radix: &mut Radix, pool: &mut Pool) {
+    pub(crate) fn release_auxiliary(&mut self, radix: &mut Radix, pool: &mut Pool) {
         let saves = self.saves.len() * radix.places.needs().units(0, 1);
         pool.restore(std::mem::take(&mut self.units) + saves);
         let saves = self.saves.drain(..).map(|(_, state)| state);
@@ -249,7 +249,7 @@ impl Table {
     /// least the lifetime it asked for.
     pub(crate) fn release(mut self, radix: &mut Radix, pool: &mut Pool) {
         self.drop_parts(usize::MAX, radix);
-        self.release_beside(radix, pool);
+        self.release_auxiliary(radix, pool);
         self.owned().iter().rev().for_each(|&block| pool.release(block));
         radix.keep(self.lease, self.lifetime);
         radix.note_uses(self.lease);

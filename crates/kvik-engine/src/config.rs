@@ -1,7 +1,7 @@
 //! Settings of an engine.
 
 use kvik_cache::retain::HeadImportance;
-use kvik_cache::{Beside, Namespaces};
+use kvik_cache::{AuxiliaryState, Namespaces};
 use kvik_kernels::{KvLayout, KvValues};
 
 use crate::retain::repeat::RepeatPrompt;
@@ -63,7 +63,7 @@ pub struct EngineConfig {
     pub kv_heads: Vec<usize>,
     /// Auxiliary state that sequences hold in addition to blocks: empty if every layer stores keys and values of all
     /// positions.
-    pub beside: Beside,
+    pub auxiliary: AuxiliaryState,
     /// Whether layers of the model have latent attention.
     pub latent: bool,
     /// The prompt that asks the model to repeat its input, for policies that observe that.
@@ -89,7 +89,7 @@ impl EngineConfig {
             model_digest,
             kv_format: layout.format_name(),
             kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
-            beside: Beside::default(),
+            auxiliary: AuxiliaryState::default(),
             latent: layout.layers().iter().any(|layer| layer.values == KvValues::OfKeys),
             repeat: RepeatPrompt::default(),
             calibration: None,

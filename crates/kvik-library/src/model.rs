@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvik_cache::{StopReason, Token};
-use kvik_engine::api::{Cached, KeptPrompt, Report, Request, Wants};
+use kvik_engine::api::{Cached, PinnedPrompt, Report, Request, Wants};
 use kvik_engine::engine::Engine;
 use kvik_session::{EncodedChat, Texts};
 
@@ -237,8 +237,8 @@ impl std::fmt::Debug for Model {
 }
 
 /// A prompt to pin, for a process without tenants.
-fn kept(tokens: Vec<Token>) -> KeptPrompt {
-    KeptPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None }
+fn kept(tokens: Vec<Token>) -> PinnedPrompt {
+    PinnedPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None }
 }
 
 /// A request that reads a prompt and generates nothing.

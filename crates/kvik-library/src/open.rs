@@ -9,7 +9,7 @@ use kvik_kernels::{Isa, Pool, performance_cores};
 use kvik_memory::conversations::Conversations;
 use kvik_memory::memory::{Memory, MemoryConfig, MemoryError, Surroundings};
 use kvik_memory::records::Records;
-use kvik_model::load::spoken_name;
+use kvik_model::load::url_name;
 use kvik_model::{Adapters, Conversion, ModelRunner};
 use kvik_session::{KvBudget, OpenedModel, Start, Texts, open_disk};
 use kvik_text::files::KnownDigests;
@@ -51,7 +51,7 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     loaded.tensors = loaded.tensors.with_known_digests(known);
     let pool = Arc::new(Pool::new(threads.unwrap_or_else(performance_cores)));
     let opened = OpenedModel::load(loaded, Conversion::Halves, &pool, &|_, _| {})?.on_processor();
-    let (model, name) = (&opened.model, spoken_name(&opened.model.config().name));
+    let (model, name) = (&opened.model, url_name(&opened.model.config().name));
     let layout = ModelRunner::uniform_layout(model.config(), kv_formats);
     let budget = KvBudget::new(model, &layout, kv_bytes, 0)?;
     let context_tokens = budget.context(context_tokens, model.config().context, false)?;

@@ -270,7 +270,7 @@ fn project_heads(
     for watched in watched {
         watched.note_queries(context.pool, kv, &scratch.rows.rotated, &scratch.q, shape.head_dim);
     }
-    turn_heads(context, scratch, shape, heads.kv.is_some());
+    rotate_heads(context, scratch, shape, heads.kv.is_some());
 }
 
 /// The matrix products of the input rows of attention.
@@ -332,7 +332,7 @@ fn norm_heads(
 
 /// Rotates queries and keys, and norms them afterwards if the layer does; a layer without keys of its own has only
 /// queries.
-fn turn_heads(context: &Context<'_>, scratch: &mut Scratch, shape: &LayerShape, has_keys: bool) {
+fn rotate_heads(context: &Context<'_>, scratch: &mut Scratch, shape: &LayerShape, has_keys: bool) {
     let Context { model, pool, .. } = context;
     let Scratch { q, k, rows, .. } = scratch;
     for heads in [Some(q), has_keys.then_some(k)].into_iter().flatten() {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use kvik_text::files::{TensorSource, TensorView};
 
 use super::arch::{LayerShape, MixingShape, QkNorm, Values};
-use super::layer_tensor::{LayerTensor, Presence, is_stack, part_of_stack, turned_stack};
+use super::layer_tensor::{LayerTensor, Presence, is_stack, part_of_stack, transposed_stack};
 use super::recurrent::is_recurrent;
 use super::{ModelConfig, ModelError, RopeScaling, latent, residual};
 
@@ -158,8 +158,8 @@ impl List {
                     self.add(&part_of_stack(name, index), rows / count, cols, Presence::Required);
                 }
             }
-            Some(count) if has(&self.named(&turned_stack(name))) => {
-                self.add(&turned_stack(name), count.saturating_mul(cols), rows / count, presence);
+            Some(count) if has(&self.named(&transposed_stack(name))) => {
+                self.add(&transposed_stack(name), count.saturating_mul(cols), rows / count, presence);
             }
             _ => self.add(name, rows, cols, presence),
         }

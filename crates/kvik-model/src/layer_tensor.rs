@@ -29,6 +29,6 @@ pub(crate) fn part_of_stack(stack: &str, expert: usize) -> String {
 }
 
 /// A stack of transposed matrices, by the name of the stack: as in checkpoints of Llama 4.
-pub(crate) fn turned_stack(stack: &str) -> String {
+pub(crate) fn transposed_stack(stack: &str) -> String {
     format!("{}.turned", stack.strip_suffix(".weight").unwrap_or(stack))
 }

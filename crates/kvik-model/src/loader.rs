@@ -10,7 +10,7 @@ use kvik_text::files::{TensorSource, TensorView};
 
 use super::ModelError;
 use super::convert::{Conversion, check_conversion, transposed};
-use super::layer_tensor::{SSM_NORM, part_of_stack, turned_stack};
+use super::layer_tensor::{SSM_NORM, part_of_stack, transposed_stack};
 
 /// A projection with an optional bias.
 pub(crate) struct Linear {
@@ -101,7 +101,9 @@ impl<'a> Loader<'a> {
 
     /// Whether the file has a stack in one of its forms that has not been loaded yet.
     pub(super) fn has_stack(&self, name: &str) -> bool {
-        [name, &part_of_stack(name, 0), &turned_stack(name)].into_iter().any(|form| self.left.contains(form))
+        [name, &part_of_stack(name, 0), &transposed_stack(name)]
+            .into_iter()
+            .any(|form| self.left.contains(form))
     }
 
     /// Loads `count` matrices of equal shape: in one tensor, one below the other, each as it is or transposed; or each
@@ -131,7 +133,7 @@ impl<'a> Loader<'a> {
         count: usize,
         mut load: impl FnMut(&mut Self, &str, &TensorView<'_>) -> Result<T, ModelError>,
     ) -> Result<Vec<T>, ModelError> {
-        let turned = turned_stack(stack);
+        let turned = transposed_stack(stack);
         if self.left.contains(stack) {
             self.each_part(stack, count, |loader, view| load(loader, stack, view))
         } else if self.left.contains(&part_of_stack(stack, 0)) {

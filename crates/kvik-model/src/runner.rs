@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvik_cache::retain::{LayerFacts, Needs};
-use kvik_cache::{Beside, BlockId, Reach, StateId, Windows};
+use kvik_cache::{AuxiliaryState, BlockId, Reach, StateId, Windows};
 use kvik_kernels::{
     KvArena, KvFormats, KvKind, KvLayer, KvLayout, Pool, RopeTable, StateArena, StateRows, rope, rope_back,
 };
@@ -81,7 +81,7 @@ impl ModelRunner {
 
     /// Auxiliary state of a model's sequences in addition to blocks of a layout, if one step stores at most
     /// `step_positions` positions of a sequence.
-    pub fn beside(config: &ModelConfig, layout: &KvLayout, step_positions: usize) -> Beside {
+    pub fn auxiliary(config: &ModelConfig, layout: &KvLayout, step_positions: usize) -> AuxiliaryState {
         let state_bytes = StateArena::state_bytes_of(StateLayout::new(config).floats);
         let part = layout.windowed_part();
         let reach = layout.layers().iter().filter_map(|layer| match layer.kind {
@@ -91,7 +91,7 @@ impl ModelRunner {
         });
         let reach = reach.max_by_key(|reach| reach.positions());
         let windows = reach.map(|reach| Windows { reach, part_bytes: part.len(), step_positions });
-        Beside { block_bytes: part.start.max(PAGE_BYTES), windows, state_bytes }
+        AuxiliaryState { block_bytes: part.start.max(PAGE_BYTES), windows, state_bytes }
     }
 
     /// Replaces the blocks by as many empty ones of another layout.

@@ -1,6 +1,6 @@
 //! Memory for keys and values: how many blocks it holds, and how long a context.
 
-use kvik_cache::{Beside, CacheConfig, Policy};
+use kvik_cache::{AuxiliaryState, CacheConfig, Policy};
 use kvik_engine::config::usual::GHOSTS;
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_kernels::KvLayout;
@@ -21,7 +21,7 @@ pub struct KvBudget {
     /// Bytes of a block on disk, with that part.
     pub stored_bytes: usize,
     /// Memory that sequences hold in addition to blocks.
-    pub beside: Beside,
+    pub auxiliary: AuxiliaryState,
     /// Bytes of a block of the draft model, which has as many; 0 without one.
     pub draft_bytes: usize,
     /// Formats of keys and values, as `f16` or `q8/f16`.
@@ -68,8 +68,8 @@ impl KvBudget {
         asked: Option<u64>,
         draft_bytes: usize,
     ) -> Result<KvBudget, BudgetError> {
-        let beside = model.beside(layout);
-        let (block_bytes, kv_bytes) = (beside.block_bytes, asked.unwrap_or_else(default_kv_bytes));
+        let auxiliary = model.auxiliary(layout);
+        let (block_bytes, kv_bytes) = (auxiliary.block_bytes, asked.unwrap_or_else(default_kv_bytes));
         let both_bytes = block_bytes + draft_bytes;
         let blocks = usize::try_from(kv_bytes / both_bytes as u64).unwrap_or(usize::MAX);
         if blocks == 0 {
@@ -77,7 +77,7 @@ impl KvBudget {
         }
         let blocks = if asked.is_some() { blocks } else { blocks.min(model.blocks_max(layout)) };
         let (stored_bytes, kv) = (layout.block_bytes(), layout.format_name());
-        Ok(KvBudget { blocks, block_bytes, stored_bytes, beside, draft_bytes, kv })
+        Ok(KvBudget { blocks, block_bytes, stored_bytes, auxiliary, draft_bytes, kv })
     }
 
     /// Bytes of all blocks.
@@ -87,7 +87,7 @@ impl KvBudget {
 
     /// Tokens of one sequence that fit.
     pub fn tokens(&self) -> usize {
-        self.beside.positions_that_fit(self.blocks)
+        self.auxiliary.positions_that_fit(self.blocks)
     }
 
     /// The cache of these blocks. `pinned` bytes of them may be pinned, half of all where that is not said.
@@ -107,7 +107,7 @@ impl KvBudget {
         let fits_tokens = self.tokens();
         match asked {
             Some(context_tokens) if context_tokens > fits_tokens && !is_thinned => {
-                let needed_bytes = self.beside.needed(context_tokens) as u64 * self.block_bytes as u64;
+                let needed_bytes = self.auxiliary.needed(context_tokens) as u64 * self.block_bytes as u64;
                 let kv_bytes = self.bytes();
                 Err(BudgetError::ContextTooLarge { context_tokens, fits_tokens, needed_bytes, kv_bytes })
             }
@@ -128,10 +128,10 @@ mod tests {
     use super::*;
 
     fn budget(blocks: usize) -> KvBudget {
-        let beside = Beside::default();
+        let auxiliary = AuxiliaryState::default();
         let block_bytes = 48 << 10;
         let (stored_bytes, kv) = (block_bytes, "f16".to_owned());
-        KvBudget { blocks, block_bytes, stored_bytes, beside, draft_bytes: 0, kv }
+        KvBudget { blocks, block_bytes, stored_bytes, auxiliary, draft_bytes: 0, kv }
     }
 
     #[test]

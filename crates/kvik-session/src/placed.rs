@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use kvik_cache::Beside;
+use kvik_cache::AuxiliaryState;
 use kvik_engine::config::usual::STEP_ROWS;
 use kvik_kernels::{Isa, KvLayout, Pool};
 use kvik_model::batch::Runner;
@@ -155,11 +155,11 @@ impl Placed {
     }
 
     /// Memory that sequences hold in addition to blocks of a layout, in steps of the usual size.
-    pub fn beside(&self, layout: &KvLayout) -> Beside {
+    pub fn auxiliary(&self, layout: &KvLayout) -> AuxiliaryState {
         match self {
-            Placed::Processor(model) => ModelRunner::beside(model.config(), layout, STEP_ROWS),
+            Placed::Processor(model) => ModelRunner::auxiliary(model.config(), layout, STEP_ROWS),
             #[cfg(feature = "gpu")]
-            Placed::Device(_) => DeviceRunner::beside(layout),
+            Placed::Device(_) => DeviceRunner::auxiliary(layout),
         }
     }
 

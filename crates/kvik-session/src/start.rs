@@ -58,7 +58,7 @@ impl OpenedModel {
     pub fn engine_config(&self, layout: &KvLayout, budget: &KvBudget, context: usize) -> EngineConfig {
         EngineConfig {
             block_bytes: budget.block_bytes,
-            beside: budget.beside,
+            auxiliary: budget.auxiliary,
             repeat: RepeatPrompt::new(&self.tokenizer, self.template.as_ref()),
             ..EngineConfig::new(layout, self.model.blocks_digest(context), context)
         }
@@ -72,7 +72,7 @@ impl OpenedModel {
         let Start { pool, layout, cache, engine: config, adapters, variables, attached } = start;
         let OpenedModel { model, tokenizer, template, embedder } = self;
         let context = config.context_tokens;
-        let states = config.beside.states_max(cache.blocks);
+        let states = config.auxiliary.states_max(cache.blocks);
         let blocks = cache.blocks;
         let room = RunnerRoom { pool, layout, blocks, context, adapters, states, resident: true };
         let engine = Engine::start_with(model.runner(room)?, &tokenizer, cache, config, attached)?;

@@ -5,7 +5,7 @@
 //! answer, where the next turn begins; and for states, which a later one cannot replace, at doubling distances
 //! before the end of the prompt.
 
-use crate::beside::Beside;
+use crate::auxiliary::AuxiliaryState;
 use crate::ids::BLOCK_POSITIONS;
 use crate::lifetime::Lifetime;
 
@@ -25,7 +25,7 @@ pub(super) struct Known {
 }
 
 /// Indices of the blocks in which places are wanted, ascending.
-pub(super) fn marks(needs: &Beside, known: Known, lifetime: Lifetime) -> Vec<usize> {
+pub(super) fn marks(needs: &AuxiliaryState, known: Known, lifetime: Lifetime) -> Vec<usize> {
     if needs.is_nothing() {
         return Vec::new();
     }

@@ -9,7 +9,7 @@
 //! they are evictable: unlocked leaves, of the victim tenant and its lowest priority. Half of the seeds set times
 //! to live and priorities and pin, and half have tenants with shares. `KVIK_MODEL_SEED=7` runs one seed alone.
 
-mod beside;
+mod auxiliary;
 mod telling;
 
 use std::cmp::Reverse;
@@ -20,7 +20,7 @@ use super::life::{Cache, CacheConfig};
 use super::naive::Naive;
 use super::outline::{Outline, OutlineNode, OutlineScan};
 use crate::admission::{Admission, CopyPartial, Forked, NoSpace};
-use crate::beside::Beside;
+use crate::auxiliary::AuxiliaryState;
 use crate::evict::{Policy, Share};
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{
@@ -28,7 +28,7 @@ use crate::ids::{
 };
 use crate::lifetime::Lifetime;
 use crate::namespace::{Namespace, Namespaces};
-use beside::some_needs;
+use auxiliary::some_needs;
 
 const SEEDS: u64 = 200;
 const STEPS_PER_SEED: u64 = 5_000;
@@ -116,7 +116,7 @@ struct World {
     pins: Vec<(NamespaceId, Vec<Token>)>,
     running: BTreeMap<SeqId, Run>,
     next_seq: u64,
-    needs: Beside,
+    needs: AuxiliaryState,
     /// Content of each position of each block, shape `[blocks][16]`.
     memory: Vec<[u64; BLOCK_POSITIONS]>,
     /// Content of the windowed parts, same shape.
@@ -143,7 +143,7 @@ impl World {
         let pinned_max = 2 + random.below(small / 5);
         let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts, pinned_max }).unwrap();
         cache.index_followers();
-        cache.hold_beside(needs);
+        cache.hold_auxiliary(needs);
         cache.keep_journal();
         let namespaces = [0, 1, 2].map(|salt| cache.namespace(&shared(salt)));
         World {
@@ -445,7 +445,7 @@ impl World {
         self.cache.prepare(seq, from, end);
         self.naive.told.extend(self.cache.told.drain(..));
         self.naive.prepare(seq, from, end);
-        self.compute_beside(seq, end);
+        self.compute_auxiliary(seq, end);
         let Some(run) = self.running.get_mut(&seq) else { return };
         let table = self.cache.table(seq);
         let content =

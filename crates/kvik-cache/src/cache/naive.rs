@@ -170,8 +170,8 @@ impl Naive {
         let matched = self.known(namespace, usable);
         let marks = super::marks::Known { reused, matched, prompt: prompt.len() };
         let marks = super::marks::marks(&self.needs, marks, lifetime);
-        let beside = self.held_from(namespace, &lease, reused);
-        self.running.insert(seq, Running { namespace, leased: lease, owned: 0, lifetime, beside });
+        let auxiliary = self.held_from(namespace, &lease, reused);
+        self.running.insert(seq, Running { namespace, leased: lease, owned: 0, lifetime, auxiliary });
         let source = source.map(|index| self.entries[index].prefix.clone());
         if reused > 0 && !self.needs.is_nothing() {
             let block = self.block_of(namespace, usable, matched, (reused - 1) / BLOCK_POSITIONS);
@@ -182,7 +182,7 @@ impl Naive {
         self.make_room(blocks + units, namespace, source.as_deref());
         self.keep_state(state, false);
         let running = self.running.get_mut(&seq).unwrap();
-        (running.owned, running.beside.units, running.beside.marks) = (blocks, units, marks);
+        (running.owned, running.auxiliary.units, running.auxiliary.marks) = (blocks, units, marks);
         source.into_iter().for_each(|prefix| self.touch(namespace, &prefix));
         self.asked.insert(self.tenant(namespace), self.now);
         self.keep_quota(namespace, 0, None);
@@ -192,12 +192,12 @@ impl Naive {
     pub(crate) fn reserve(&mut self, seq: SeqId, positions: usize) -> Result<(), NoSpace> {
         let (leased, owned) = self.table(seq);
         let needed = blocks_for(positions).saturating_sub(leased + owned);
-        let units = self.needs.of_running(positions).saturating_sub(self.running[&seq].beside.units);
+        let units = self.needs.of_running(positions).saturating_sub(self.running[&seq].auxiliary.units);
         self.check_room(needed + units)?;
         self.make_room(needed + units, self.running[&seq].namespace, None);
         let running = self.running.get_mut(&seq).unwrap();
         running.owned += needed;
-        running.beside.units += units;
+        running.auxiliary.units += units;
         Ok(())
     }
 
@@ -219,8 +219,8 @@ impl Naive {
         let units = self.needs.of_running(tokens.len());
         self.check_room(needed + units)?;
         self.make_room(needed + units, self.running[&parent].namespace, None);
-        let beside = self.running[&parent].beside.forked(units);
-        let forked = Running { owned: needed, beside, ..self.running[&parent].clone() };
+        let auxiliary = self.running[&parent].auxiliary.forked(units);
+        let forked = Running { owned: needed, auxiliary, ..self.running[&parent].clone() };
         self.running.insert(child, forked);
         Ok(())
     }

@@ -8,14 +8,14 @@
 
 use super::life::Cache;
 use crate::admission::Changes;
-use crate::beside::Beside;
+use crate::auxiliary::AuxiliaryState;
 use crate::evict::Lane;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, StateId};
 use crate::tree::{Place, PlaceId, Places};
 
 impl Cache {
     /// Declares the auxiliary state that sequences hold from now on. Nothing may have been published yet.
-    pub fn hold_beside(&mut self, needs: Beside) {
+    pub fn hold_auxiliary(&mut self, needs: AuxiliaryState) {
         assert!(self.pool.shared() + self.pool.owned() == 0, "what is there already would not be counted");
         self.radix.places = Places::new(needs, self.pool.len());
         if !needs.is_nothing() {
@@ -151,7 +151,7 @@ impl Cache {
         Changes { blocks: self.pool.take_vacated(), ..self.radix.places.take_changes() }
     }
 
-    pub(super) fn needs(&self) -> &Beside {
+    pub(super) fn needs(&self) -> &AuxiliaryState {
         self.radix.places.needs()
     }
 
@@ -163,7 +163,7 @@ impl Cache {
         let (index, within) = (last / BLOCK_POSITIONS, last % BLOCK_POSITIONS + 1);
         let table = self.sequences.get_mut(&seq).expect("the sequence is running");
         // Its own auxiliary state makes room for the place.
-        table.release_beside(&mut self.radix, &mut self.pool);
+        table.release_auxiliary(&mut self.radix, &mut self.pool);
         let units = self.needs().units(0, usize::from(state.is_some()));
         match state {
             Some(state) if self.withhold_for_place(self.namespace_of(seq), units, 0) => {

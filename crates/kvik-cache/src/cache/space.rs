@@ -40,8 +40,8 @@ impl Cache {
     }
 
     fn affordable_blocks(&self, walk: Walk, positions: usize) -> Result<Walk, NoSpace> {
-        let beside = self.needs().of_running(positions.max(walk.tokens));
-        let needed = blocks_for(positions.max(walk.tokens)) - walk.whole_blocks() + beside;
+        let auxiliary = self.needs().of_running(positions.max(walk.tokens));
+        let needed = blocks_for(positions.max(walk.tokens)) - walk.whole_blocks() + auxiliary;
         let place = self.place_at(&walk).and_then(|place| self.radix.places.get(place));
         let kept = place.filter(|place| place.keepers == 0).map_or(0, |place| place.units);
         let available = self.available() - self.radix.unlocked_blocks(&walk) - kept;

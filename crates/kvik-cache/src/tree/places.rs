@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 
 use crate::admission::{Changes, CopyPart};
-use crate::beside::Beside;
+use crate::auxiliary::AuxiliaryState;
 use crate::evict::Lane;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, StateId, TenantId};
 
@@ -55,7 +55,7 @@ pub(crate) struct Place {
 /// All places of a tree, and the number of users of each block's windowed part.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    needs: Beside,
+    needs: AuxiliaryState,
     /// Number of users of each windowed part, `[blocks]`; empty where no layer has a window.
     users: Vec<u32>,
     /// Blocks whose part lost its last user.
@@ -91,12 +91,12 @@ pub(crate) fn value(tokens: usize, units: usize) -> u64 {
 
 impl Places {
     /// No places, for a pool of `blocks` and layers with these needs.
-    pub(crate) fn new(needs: Beside, blocks: usize) -> Places {
+    pub(crate) fn new(needs: AuxiliaryState, blocks: usize) -> Places {
         let users = if needs.windows.is_some() { vec![0; blocks] } else { Vec::new() };
         Places { needs, users, ..Places::default() }
     }
 
-    pub(crate) fn needs(&self) -> &Beside {
+    pub(crate) fn needs(&self) -> &AuxiliaryState {
         &self.needs
     }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
-mod beside;
+mod auxiliary;
 mod flood;
 mod life;
 mod policies;

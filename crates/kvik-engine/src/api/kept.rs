@@ -7,7 +7,7 @@ use super::{AdapterMix, Request};
 
 /// A prompt to compute and pin.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KeptPrompt {
+pub struct PinnedPrompt {
     /// Its tokens, at least one.
     pub tokens: Vec<Token>,
     /// The adapters that it is computed with.
@@ -59,7 +59,7 @@ impl Cached {
     }
 }
 
-impl KeptPrompt {
+impl PinnedPrompt {
     /// The request that computes it and generates nothing.
     pub fn request(&self) -> Request {
         let prefix = self.retention.map(|_| whole_blocks(&self.tokens));

@@ -21,7 +21,7 @@ pub use kvik_text::forms::{
 pub use kvik_text::sampler::Sampling;
 
 pub use fleet::HotPrefix;
-pub use kept::{Cached, Evicted, KeptPrompt, Unpin};
+pub use kept::{Cached, Evicted, PinnedPrompt, Unpin};
 pub use kv_event::{KvEvent, KvListener, KvStored};
 pub use outline::{NodeView, TreeNode, TreeView};
 pub use pace::Pace;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use kvik_cache::{DeletedPrompts, PinInfo, PrefixInfo, PrefixOrder, PrefixScan, TenantId};
 
 use super::Engine;
-use crate::api::{Cached, Evicted, KeptPrompt, Report, RequestError, Unpin};
+use crate::api::{Cached, Evicted, PinnedPrompt, Report, RequestError, Unpin};
 use crate::schedule::Scheduler;
 
 /// Interval at which pending erasures are polled.
@@ -24,7 +24,7 @@ impl Engine {
     ///
     /// # Errors
     /// As for any request: the prompt is too long, the queue is full, the engine stops.
-    pub fn cache_system_prompt(&self, prompt: &KeptPrompt) -> Result<Report, RequestError> {
+    pub fn cache_system_prompt(&self, prompt: &PinnedPrompt) -> Result<Report, RequestError> {
         self.generate(prompt.request()).map(|generated| generated.report)
     }
 
@@ -32,7 +32,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the engine stops.
-    pub fn is_cached(&self, prompt: &KeptPrompt) -> Result<Cached, RequestError> {
+    pub fn is_cached(&self, prompt: &PinnedPrompt) -> Result<Cached, RequestError> {
         let prompt = prompt.clone();
         self.with_scheduler(move |scheduler| scheduler.cached(&prompt))
     }
@@ -43,7 +43,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the engine stops.
-    pub fn invalidate(&self, prompt: &KeptPrompt) -> Result<usize, RequestError> {
+    pub fn invalidate(&self, prompt: &PinnedPrompt) -> Result<usize, RequestError> {
         let prompt = prompt.clone();
         self.with_scheduler(move |scheduler| match &prompt.retention {
             Some(retention) => scheduler.release_part(&prompt, retention),
@@ -56,7 +56,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the engine stops.
-    pub fn evict(&self, prompt: &KeptPrompt) -> Result<Evicted, RequestError> {
+    pub fn evict(&self, prompt: &PinnedPrompt) -> Result<Evicted, RequestError> {
         let prompt = prompt.clone();
         self.with_scheduler(move |scheduler| scheduler.evict(&prompt.tokens, prompt.salt))
     }
@@ -127,7 +127,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the engine stops.
-    pub fn set_public_prompts(&self, prompts: Vec<KeptPrompt>) -> Result<(), RequestError> {
+    pub fn set_public_prompts(&self, prompts: Vec<PinnedPrompt>) -> Result<(), RequestError> {
         self.with_scheduler(move |scheduler| scheduler.set_public(&prompts))
     }
 

@@ -493,7 +493,7 @@ fn check_states(
     config: &EngineConfig,
     draft: Option<&DraftSetup>,
 ) -> Result<(), StartError> {
-    let (bytes, settings) = (runner.state_bytes(), config.beside.state_bytes);
+    let (bytes, settings) = (runner.state_bytes(), config.auxiliary.state_bytes);
     match draft {
         Some(draft) if draft.runner.state_bytes() > 0 => Err(StartError::RecurrentDraft),
         _ if bytes != settings => Err(StartError::StateBytes { runner: bytes, settings }),

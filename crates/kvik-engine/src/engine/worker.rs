@@ -79,9 +79,9 @@ pub(crate) struct Worker {
 }
 
 /// Records that the thread has ended, even after a panic.
-struct SaysEnd(Arc<Pulse>);
+struct EndGuard(Arc<Pulse>);
 
-impl Drop for SaysEnd {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.enter(Phase::Ended);
     }
@@ -90,7 +90,7 @@ impl Drop for SaysEnd {
 impl Worker {
     /// Serves until a shutdown is complete or every sender of commands has been dropped.
     pub(crate) fn run(mut self) {
-        let _end = SaysEnd(self.pulse.clone());
+        let _end = EndGuard(self.pulse.clone());
         while self.receive_commands().is_continue() {
             if self.rest().is_some() {
                 self.attend()
@@ -208,7 +208,7 @@ impl Worker {
     /// Reports the changes of the cache by the step and by the calls before it.
     fn tell(&mut self) {
         let Some(sink) = &mut self.kv_sink else { return };
-        let events = self.scheduler.take_told();
+        let events = self.scheduler.take_kv_events();
         if !events.is_empty() {
             sink(events);
         }
@@ -233,7 +233,7 @@ mod tests {
     use kvik_cache::{BlockId, CacheConfig, Policy};
 
     use super::*;
-    use crate::api::KeptPrompt;
+    use crate::api::PinnedPrompt;
     use crate::api::{EventSink, Request};
     use crate::config::EngineConfig;
     use crate::engine::{Engine, TimeShare};
@@ -278,7 +278,7 @@ mod tests {
             kv_format: "f32/f32".to_owned(),
             repeat: Default::default(),
             kv_heads: vec![1],
-            beside: kvik_cache::Beside::default(),
+            auxiliary: kvik_cache::AuxiliaryState::default(),
             latent: false,
             calibration: None,
         }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn request() -> Request {
-        let kept = KeptPrompt {
+        let kept = PinnedPrompt {
             tokens: vec![1; 40],
             adapters: None,
             salt: [0; 16],

@@ -7,15 +7,15 @@ use kvik_model::batch::{Computed, Runner};
 use super::Scheduler;
 use super::answer::Prediction;
 use super::plan::{Kind, Plan, Span};
+use super::sampling::{SampleJob, Sampled};
 use super::sequence::Sequence;
-use super::voice::{Said, Turn};
 use super::watching::Watching;
 use crate::api::{FinishReason, RequestError};
 use crate::panics::contain;
 
 /// The results of a batch.
 #[derive(Debug, Clone, Copy, Default)]
-struct Given<'a> {
+struct Outputs<'a> {
     /// `[rows with logits, vocab]`
     logits: &'a [f32],
     /// `[rows with hidden states, d_model]`
@@ -24,11 +24,11 @@ struct Given<'a> {
     likeliest: &'a [Token],
 }
 
-impl<'a> Given<'a> {
+impl<'a> Outputs<'a> {
     /// Splits the outputs, of which the first `logits` values are logits.
-    fn of(computed: Computed<'a>, logits: usize) -> Given<'a> {
+    fn of(computed: Computed<'a>, logits: usize) -> Outputs<'a> {
         let (logits, hidden) = computed.outputs.split_at(logits);
-        Given { logits, hidden, likeliest: computed.likeliest }
+        Outputs { logits, hidden, likeliest: computed.likeliest }
     }
 }
 
@@ -53,13 +53,13 @@ impl Scheduler {
             Ok(Ok(computed)) => {
                 watching.put_back(&mut self.running);
                 self.disk.note_computed(plan.prefill_rows(), elapsed);
-                self.beside.note(&plan, &self.running, elapsed);
+                self.background.note(&plan, &self.running, elapsed);
                 self.mixed.note(&plan, elapsed);
                 if plan.prefill_rows() == 0 {
                     self.drafting.note(plan.rows.len(), elapsed);
                 }
-                let given = Given::of(computed, plan.logits() * vocab_len);
-                self.hand_out(&plan.spans, given, threads.as_deref());
+                let outputs = Outputs::of(computed, plan.logits() * vocab_len);
+                self.hand_out(&plan.spans, outputs, threads.as_deref());
                 self.settle_states(&plan.spans, runner);
             }
             Err(error) => self.compute_apart(plan, &watching.indices(), error, runner),
@@ -114,16 +114,16 @@ impl Scheduler {
             match computed {
                 Ok(_) if watched.contains(&alone.spans[0].index) => restarts.push(id),
                 Ok(computed) => {
-                    let given = Given::of(computed, alone.logits() * vocab_len);
-                    logits.extend_from_slice(given.logits);
-                    hidden.extend_from_slice(given.hidden);
-                    likeliest.extend_from_slice(given.likeliest);
+                    let outputs = Outputs::of(computed, alone.logits() * vocab_len);
+                    logits.extend_from_slice(outputs.logits);
+                    hidden.extend_from_slice(outputs.hidden);
+                    likeliest.extend_from_slice(outputs.likeliest);
                     done.extend(alone.spans);
                 }
                 Err(error) => self.results.fail_later(job, error),
             }
         }
-        self.hand_out(&done, Given { logits: &logits, hidden: &hidden, likeliest: &likeliest }, None);
+        self.hand_out(&done, Outputs { logits: &logits, hidden: &hidden, likeliest: &likeliest }, None);
         for id in restarts {
             if let Some(sequence) = self.running.take(id) {
                 self.preempt(sequence);
@@ -146,21 +146,21 @@ impl Scheduler {
                 self.preempt(sequence);
             }
         }
-        self.hand_out(&[], Given::default(), None);
+        self.hand_out(&[], Outputs::default(), None);
     }
 
     /// Distributes the results of `spans`.
-    fn hand_out(&mut self, spans: &[Span], given: Given<'_>, threads: Option<&Pool>) {
+    fn hand_out(&mut self, spans: &[Span], outputs: Outputs<'_>, threads: Option<&Pool>) {
         self.results.counters.steps += 1;
-        let Given { logits, mut hidden, likeliest } = given;
+        let Outputs { logits, mut hidden, likeliest } = outputs;
         let wanted: usize = spans.iter().map(|span| span.logits).sum();
         let vocab_len = (logits.len() / wanted.max(1)).max(1);
-        let said = self.say(spans, &given, vocab_len, threads);
+        let sampled = self.sample(spans, &outputs, vocab_len, threads);
         let mut rows = logits.chunks_exact(vocab_len).map(Prediction::Logits);
         let mut tokens = likeliest.iter().map(|&token| Prediction::Likeliest(token));
         let states: usize = spans.iter().map(|span| span.hidden).sum();
         let d_model = hidden.len() / states.max(1);
-        for (span, said) in spans.iter().zip(said) {
+        for (span, sampled) in spans.iter().zip(sampled) {
             if span.kind == Kind::Repeat {
                 self.note_repeated(span);
                 continue;
@@ -171,11 +171,11 @@ impl Scheduler {
                 let states = hidden.split_off(..span.hidden * d_model).unwrap_or_default();
                 self.running[span.index].pooled.add(states, span.hidden);
             }
-            let mut said = said.into_iter();
+            let mut sampled = sampled.into_iter();
             let predicted = rows.by_ref().take(span.logits).chain(tokens.by_ref().take(span.likeliest));
-            let mut rows = predicted.map(|row| (row, said.next()));
-            if let Some((row, said)) = rows.next().filter(|_| pinned.is_ok()) {
-                self.emit(span.index, row, said);
+            let mut rows = predicted.map(|row| (row, sampled.next()));
+            if let Some((row, sampled)) = rows.next().filter(|_| pinned.is_ok()) {
+                self.emit(span.index, row, sampled);
                 if !span.draft.tokens.is_empty() {
                     self.verify(span, &mut rows);
                 }
@@ -187,37 +187,37 @@ impl Scheduler {
     }
 
     /// Samples the tokens of `spans` in parallel. Empty for an answer that has not begun: its choices begin with it.
-    fn say(
+    fn sample(
         &mut self,
         spans: &[Span],
-        &Given { mut logits, mut likeliest, .. }: &Given<'_>,
+        &Outputs { mut logits, mut likeliest, .. }: &Outputs<'_>,
         vocab_len: usize,
         threads: Option<&Pool>,
-    ) -> Vec<Vec<Said>> {
-        let mut said: Vec<Vec<Said>> = spans.iter().map(|_| Vec::new()).collect();
+    ) -> Vec<Vec<Sampled>> {
+        let mut sampled: Vec<Vec<Sampled>> = spans.iter().map(|_| Vec::new()).collect();
         let mut sequences = self.running.iter_mut().enumerate();
-        let mut turns = Vec::new();
-        for (span, said) in spans.iter().zip(&mut said) {
+        let mut jobs = Vec::new();
+        for (span, sampled) in spans.iter().zip(&mut sampled) {
             let own = logits.split_off(..span.logits * vocab_len).unwrap_or_default();
             let tokens = likeliest.split_off(..span.likeliest).unwrap_or_default();
             let nothing = own.is_empty() && tokens.is_empty();
             let sequence = sequences.find(|(index, _)| *index == span.index).map(|(_, sequence)| sequence);
             if let Some(sequence) = sequence.filter(|sequence| !nothing && sequence.has_begun()) {
                 let (answer, draft) = (&mut sequence.answer, &span.draft.tokens[..]);
-                turns.push(Turn { answer, logits: own, likeliest: tokens, draft, said });
+                jobs.push(SampleJob { answer, logits: own, likeliest: tokens, draft, sampled });
             }
         }
-        self.results.voice.take_turns(&mut turns, vocab_len, threads);
-        said
+        self.results.sampling.sample_batch(&mut jobs, vocab_len, threads);
+        sampled
     }
 
     /// Emits the next token of a sequence: the one already `said`, or one sampled now. The first prediction after a
     /// prompt starts all choices.
-    pub(super) fn emit(&mut self, index: usize, predicted: Prediction<'_>, said: Option<Said>) {
+    pub(super) fn emit(&mut self, index: usize, predicted: Prediction<'_>, sampled: Option<Sampled>) {
         let now = self.now();
         let sequence = &mut self.running[index];
         let (id, job) = (sequence.id, sequence.job);
-        match self.results.emit(sequence, predicted, said, now) {
+        match self.results.emit(sequence, predicted, sampled, now) {
             Ok(siblings) => siblings.into_iter().for_each(|child| self.running.fork(id, child)),
             Err(error) => self.results.fail_later(job, error),
         }

@@ -6,8 +6,8 @@ use super::Scheduler;
 use super::answer::Prediction;
 use super::draft::{DRAFT_MAX, Draft, DraftModel, DraftSetup, WantedDraft, expected};
 use super::plan::Span;
+use super::sampling::Sampled;
 use super::sequence::{Sequence, Sharing};
-use super::voice::Said;
 use crate::panics::contain;
 use crate::stats::DraftSource;
 
@@ -144,7 +144,7 @@ impl Scheduler {
     pub(super) fn verify<'a>(
         &mut self,
         span: &Span,
-        rows: &mut impl Iterator<Item = (Prediction<'a>, Option<Said>)>,
+        rows: &mut impl Iterator<Item = (Prediction<'a>, Option<Sampled>)>,
     ) {
         let Draft { tokens, source, .. } = &span.draft;
         self.results.drafted(self.running[span.index].job, &span.draft);
@@ -153,11 +153,11 @@ impl Scheduler {
             if !self.is_drawn(span.index, token) {
                 break;
             }
-            let Some((row, said)) = rows.next() else { break };
+            let Some((row, sampled)) = rows.next() else { break };
             drawn += 1;
             self.results.accepted(self.running[span.index].job, *source);
             self.store(span.index, 1);
-            self.emit(span.index, row, said);
+            self.emit(span.index, row, sampled);
         }
         if *source == DraftSource::Model {
             self.drafting.note_model(tokens.len(), drawn);

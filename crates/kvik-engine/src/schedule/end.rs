@@ -124,7 +124,7 @@ impl Scheduler {
     fn start_over(&mut self, error: &RequestError) {
         self.results.fail_all(error);
         let (queue, running) = (std::mem::take(&mut self.queue), std::mem::take(&mut self.running));
-        let disk = std::mem::replace(&mut self.disk, Disk::new(DiskSetup::none(), self.config.beside));
+        let disk = std::mem::replace(&mut self.disk, Disk::new(DiskSetup::none(), self.config.auxiliary));
         // An inconsistent structure may panic even when it is dropped.
         let _ = contain(|| drop((queue, running)));
         let _ = contain(|| drop(disk));

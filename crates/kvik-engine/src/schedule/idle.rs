@@ -11,13 +11,13 @@ use kvik_model::batch::Runner;
 use super::Scheduler;
 use super::forget::Forgetting;
 use super::job::JobId;
-use super::kept_parts::{KeptName, KeptPart};
+use super::kept_parts::{CompressedPrefix, KeptName};
 use super::kept_prefix::name;
 use super::limits::RequestLimits;
 use super::namespaces::Sharers;
 use super::prefix::common_prefix;
 use super::sequence::{Sequence, Sharing};
-use crate::api::{AdapterMix, Event, EventSink, KeptPrompt, Request};
+use crate::api::{AdapterMix, Event, EventSink, PinnedPrompt, Request};
 
 /// Minimum number of tokens of a prefix that is worth compressing.
 const TOKENS_MIN: usize = 256;
@@ -162,7 +162,7 @@ impl Scheduler {
         let seen = self.idle.seen.remove(index);
         let Seen { tenant, salt, ref adapters, ref tokens, .. } = seen;
         let (tokens, adapters) = (tokens.clone(), adapters.clone());
-        let kept = KeptPrompt { tokens, adapters, salt, tenant, retention: self.idle.retention };
+        let kept = PinnedPrompt { tokens, adapters, salt, tenant, retention: self.idle.retention };
         let request = Request { lifetime: Default::default(), ..kept.request() };
         let limits = RequestLimits::new(&self.config, self.ram.config.blocks, runner.vocab_len())
             .with_adapters(runner.adapters_len());
@@ -231,7 +231,7 @@ impl Scheduler {
         self.queue[index].sequence.forgetting = forgetting;
     }
 
-    fn longest_part(&mut self, index: usize, known: usize) -> Option<KeptPart> {
+    fn longest_part(&mut self, index: usize, known: usize) -> Option<CompressedPrefix> {
         let sequence = &self.queue[index].sequence;
         let request = sequence.answer.request();
         let own = self.tenants.namespaces.shared(Sharers::of(request), &mut self.ram.cache);
@@ -246,7 +246,7 @@ impl Scheduler {
         let longer: Vec<_> = identities.skip(exact / BLOCK_POSITIONS).collect();
         let parts = longer.iter().rev().flat_map(|identity| self.kept_parts.of(identity));
         // Each head ends within a tile: a prefix that is hardly compressed may need more room than the exact one.
-        let shorter = |part: &&KeptPart| (part.blocks + 2) * BLOCK_POSITIONS < part.name.tokens;
+        let shorter = |part: &&CompressedPrefix| (part.blocks + 2) * BLOCK_POSITIONS < part.name.tokens;
         parts.filter(shorter).find(|part| self.is_kept(&part.name)).cloned()
     }
 }

@@ -9,11 +9,11 @@ use kvik_cache::{
 use super::Scheduler;
 use super::namespaces::{Roots, Sharers, disk_owner};
 use super::sequence::{Sequence, Sharing};
-use crate::api::{Cached, Evicted, KeptPrompt, Unpin};
+use crate::api::{Cached, Evicted, PinnedPrompt, Unpin};
 
 impl Scheduler {
     /// Makes these prompts public. They must be cached, or none of their blocks is shared.
-    pub fn set_public(&mut self, prompts: &[KeptPrompt]) {
+    pub fn set_public(&mut self, prompts: &[PinnedPrompt]) {
         self.tenants.set_public(prompts, &mut self.ram.cache);
         self.drop_retired();
     }
@@ -24,7 +24,7 @@ impl Scheduler {
     }
 
     /// How much of a prompt a request of its tenant would find in RAM, and how much more on disk.
-    pub fn cached(&self, prompt: &KeptPrompt) -> Cached {
+    pub fn cached(&self, prompt: &PinnedPrompt) -> Cached {
         if let Some(retention) = &prompt.retention {
             return self.cached_part(prompt, retention);
         }

@@ -28,9 +28,9 @@ pub(super) struct KeptName {
 
 /// The compressed prefixes that are listed.
 #[derive(Debug, Default)]
-pub(super) struct KeptParts {
+pub(super) struct CompressedPrefixes {
     /// By the identity of the prefix: one entry for each policy.
-    parts: FxHashMap<Identity, Vec<KeptPart>>,
+    parts: FxHashMap<Identity, Vec<CompressedPrefix>>,
     count: usize,
     /// Number of blocks of their prefixes.
     chained: usize,
@@ -40,7 +40,7 @@ pub(super) struct KeptParts {
 
 /// A compressed prefix.
 #[derive(Debug, Clone)]
-pub(super) struct KeptPart {
+pub(super) struct CompressedPrefix {
     pub(super) name: KeptName,
     pub(super) retention: Retention,
     /// Number of its blocks in the cache, including those with the bitmap of retained positions.
@@ -58,14 +58,14 @@ impl KeptName {
     }
 }
 
-impl KeptParts {
+impl CompressedPrefixes {
     /// Records a use of the compressed prefix `name` with `blocks` blocks. If there are too many entries, the least
     /// recently used ones are dropped.
     pub(super) fn note(&mut self, name: KeptName, retention: Retention, blocks: usize, chain: Arc<[u64]>) {
         self.remove(&name);
         self.uses += 1;
         self.chained += chain.len();
-        let part = KeptPart { name, retention, blocks, chain, used: self.uses };
+        let part = CompressedPrefix { name, retention, blocks, chain, used: self.uses };
         self.parts.entry(name.identity).or_default().push(part);
         self.count += 1;
         while self.count > PARTS_MAX || self.chained > CHAINS_MAX {
@@ -83,7 +83,7 @@ impl KeptParts {
     /// The compressed prefixes that begin with `blocks` blocks, of which `identity` is the last.
     pub(super) fn beginning_with(&self, identity: &Identity, blocks: usize) -> Vec<KeptName> {
         let Some(last) = blocks.checked_sub(1) else { return Vec::new() };
-        let begins = |part: &&KeptPart| part.chain.get(last) == Some(&content_key(identity));
+        let begins = |part: &&CompressedPrefix| part.chain.get(last) == Some(&content_key(identity));
         self.parts.values().flatten().filter(begins).map(|part| part.name).collect()
     }
 
@@ -93,7 +93,7 @@ impl KeptParts {
     }
 
     /// The compressed forms of one prefix, under all policies.
-    pub(super) fn of(&self, identity: &Identity) -> &[KeptPart] {
+    pub(super) fn of(&self, identity: &Identity) -> &[CompressedPrefix] {
         self.parts.get(identity).map_or(&[], Vec::as_slice)
     }
 
@@ -133,7 +133,7 @@ mod tests {
         let namespaces = Namespaces { model: [0; 32], kv_format: "f32/f32", adapter: None };
         let namespace = Cache::new(config).unwrap().namespace(&namespaces.kept([0; 16], "keydiff:0.5"));
         let name = |index: usize| KeptName { namespace, identity: Identity([0; 32]), tokens: 16 * index };
-        let mut parts = KeptParts::default();
+        let mut parts = CompressedPrefixes::default();
         let retention = "keydiff:0.5".parse().unwrap();
         (1..=PARTS_MAX).for_each(|index| parts.note(name(index), retention, index, [].into()));
         parts.note(name(1), retention, 7, [].into());

@@ -16,14 +16,14 @@ use super::disk::{Disk, Spilled, Stored, Wanted};
 use super::forget::kept;
 use super::growth::extend;
 use super::job::JobId;
-use super::kept_parts::{KeptName, KeptParts};
+use super::kept_parts::{CompressedPrefixes, KeptName};
 use super::namespaces::Sharers;
 use super::prefix::Reused;
 use super::queue::{Candidate, Waiting};
 use super::ram::Ram;
 use super::sequence::Sequence;
 use super::tenants::Tenants;
-use crate::api::{Cached, Evicted, KeptPrompt, RequestError};
+use crate::api::{Cached, Evicted, PinnedPrompt, RequestError};
 use crate::retain::Ragged;
 
 /// The name of a sequence's compressed prefix, if it shares one.
@@ -129,7 +129,7 @@ impl Scheduler {
     fn chain_of(&self, sequence: &Sequence, name: &KeptName) -> Arc<[u64]> {
         let sharers = Sharers::of(sequence.answer.request());
         let roots = self.tenants.namespaces.place(sharers, &self.ram.cache).roots;
-        KeptParts::chain(roots.identity.blocks(&sequence.tokens[..name.tokens]))
+        CompressedPrefixes::chain(roots.identity.blocks(&sequence.tokens[..name.tokens]))
     }
 
     /// Whether the sequence at `index` of the queue waits for the disk, which holds its compressed prefix.
@@ -221,7 +221,7 @@ impl Scheduler {
     }
 
     /// How much of a prompt's compressed form is there: all of it or nothing.
-    pub(super) fn cached_part(&self, prompt: &KeptPrompt, retention: &Retention) -> Cached {
+    pub(super) fn cached_part(&self, prompt: &PinnedPrompt, retention: &Retention) -> Cached {
         let tokens = whole_blocks(&prompt.tokens).len();
         let Some(name) = self.known_name(prompt, retention) else {
             return Cached { tokens, ram: 0, disk: 0, pinned: false };
@@ -240,7 +240,7 @@ impl Scheduler {
     }
 
     /// Unpins and drops the compressed form of a prompt, in RAM and on disk; returns the number of RAM blocks dropped.
-    pub fn release_part(&mut self, prompt: &KeptPrompt, retention: &Retention) -> usize {
+    pub fn release_part(&mut self, prompt: &PinnedPrompt, retention: &Retention) -> usize {
         let name = self.known_name(prompt, retention);
         let (prefix, retention) = (whole_blocks(&prompt.tokens), self.of_prefix(retention));
         self.withdraw_pins(prompt.salt, |sequence| {
@@ -267,7 +267,7 @@ impl Scheduler {
     }
 
     /// The name of a prompt's compressed form, if its namespace exists.
-    fn known_name(&self, prompt: &KeptPrompt, retention: &Retention) -> Option<KeptName> {
+    fn known_name(&self, prompt: &PinnedPrompt, retention: &Retention) -> Option<KeptName> {
         let (table, cache) = (&self.tenants.namespaces, &self.ram.cache);
         let (sharers, prefix) = (Sharers::of_kept(prompt), whole_blocks(&prompt.tokens));
         let namespace = table.known_kept(sharers, &self.of_prefix(retention), cache)?;
@@ -275,7 +275,7 @@ impl Scheduler {
         Some(KeptName { namespace, identity, tokens: prefix.len() })
     }
 
-    fn name_of_prompt(&mut self, prompt: &KeptPrompt, retention: &Retention) -> KeptName {
+    fn name_of_prompt(&mut self, prompt: &PinnedPrompt, retention: &Retention) -> KeptName {
         let owner = (prompt.tenant, Sharers::of_kept(prompt));
         let prefix = whole_blocks(&prompt.tokens);
         let retention = self.of_prefix(retention);

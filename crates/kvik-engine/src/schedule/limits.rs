@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvik_cache::retain::{HeadImportance, Points, Retention, RetentionError, Watch};
-use kvik_cache::{BLOCK_POSITIONS, Beside, blocks_for};
+use kvik_cache::{AuxiliaryState, BLOCK_POSITIONS, blocks_for};
 use kvik_text::constraint::Guide;
 
 use crate::api::{EventSink, Request, RequestError, Wants};
@@ -23,7 +23,7 @@ pub struct RequestLimits {
     /// KV heads of each layer.
     kv_heads: Arc<[usize]>,
     /// Auxiliary state that sequences hold in addition to blocks.
-    beside: Beside,
+    auxiliary: AuxiliaryState,
     latent: bool,
     /// Whether sequences may have a retention policy.
     forgets: bool,
@@ -53,7 +53,7 @@ impl RequestLimits {
             adapters: 0,
             token_bytes: block_bytes / BLOCK_POSITIONS,
             kv_heads: config.kv_heads.as_slice().into(),
-            beside: config.beside,
+            auxiliary: config.auxiliary,
             latent: config.latent,
             forgets: true,
             calibration: config.calibration.clone().map(Arc::new),
@@ -105,7 +105,7 @@ impl RequestLimits {
         let prompt_tokens = request.prompt.len();
         let room = self.room(request);
         if let Some(retention) = &room.retention {
-            if !self.beside.is_nothing() {
+            if !self.auxiliary.is_nothing() {
                 return Err(RetentionError::Windows.into());
             }
             if self.latent {
@@ -163,9 +163,9 @@ impl RequestLimits {
         let repeated = points.and_then(|points| points.next(0));
         let repeats = retention.is_some_and(|retention| retention.watch() == Watch::Repeat);
         let repeat_rows = repeated.filter(|_| repeats).map_or(0, |tokens| self.repeat.rows_max(tokens));
-        let beside = self.beside;
+        let auxiliary = self.auxiliary;
         Room {
-            beside,
+            auxiliary,
             context_tokens,
             retention,
             points,
@@ -200,7 +200,7 @@ fn check_prefix(request: &Request) -> Result<(), RequestError> {
 
 /// The context and the blocks that a request needs.
 struct Room {
-    beside: Beside,
+    auxiliary: AuxiliaryState,
     /// Positions that its sequences may have.
     context_tokens: usize,
     retention: Option<Retention>,
@@ -215,7 +215,7 @@ impl Room {
     /// Maximum number of blocks that a sequence of `tokens` needs at any time: for what it stores and, at a point, for
     /// the retained positions in addition.
     fn blocks(&self, tokens: usize) -> usize {
-        let Some(points) = &self.points else { return self.beside.needed(tokens) };
+        let Some(points) = &self.points else { return self.auxiliary.needed(tokens) };
         let first = points.next(0);
         let forgets = first.is_some_and(|point| point < tokens || self.keeps_prefix);
         match forgets {

@@ -27,7 +27,7 @@
 
 mod admission;
 mod answer;
-mod beside;
+mod background;
 mod compute;
 mod cost;
 mod deleted;
@@ -58,6 +58,7 @@ mod ram;
 mod results;
 mod reuse;
 mod running;
+mod sampling;
 mod sequence;
 mod submission;
 mod telling;
@@ -66,7 +67,6 @@ mod tiers;
 mod trim;
 mod turns;
 mod unused;
-mod voice;
 mod watching;
 
 use std::sync::Arc;
@@ -79,11 +79,11 @@ use kvik_text::stream::Vocabulary;
 
 use crate::config::EngineConfig;
 use crate::stats::{Counters, DiskStats, DraftSource, RemoteStats};
-use beside::Beside;
+use background::BackgroundShare;
 use disk::{Disk, DiskSetup, Fetch};
 use draft::{DraftModel, Drafting};
 use idle::Idle;
-use kept_parts::KeptParts;
+use kept_parts::CompressedPrefixes;
 use mixed::MixedRows;
 use plan::{Budgets, Plan, divide_rows};
 use queue::Queue;
@@ -119,14 +119,14 @@ pub struct Scheduler {
     tenants: Tenants,
     ram: Ram,
     /// Retained positions of prefixes.
-    kept_parts: KeptParts,
+    kept_parts: CompressedPrefixes,
     idle: Idle,
     unused: Unused,
     /// The disk tier; without slots when no disk is configured.
     disk: Disk,
     drafting: Drafting,
     /// The background's share of each step.
-    beside: Beside,
+    background: BackgroundShare,
     /// The prompts' share of steps in which others decode.
     mixed: MixedRows,
     /// A smaller model that drafts, if configured.
@@ -160,13 +160,13 @@ impl Scheduler {
             turns: Turns::default(),
             results: Results::new(vocabulary),
             tenants: Tenants::new(&config),
-            ram: Ram::new(cache_config, config.beside, config.drafts_from(DraftSource::Tree))?,
-            kept_parts: KeptParts::default(),
+            ram: Ram::new(cache_config, config.auxiliary, config.drafts_from(DraftSource::Tree))?,
+            kept_parts: CompressedPrefixes::default(),
             unused: Unused::default(),
             idle: Idle::default(),
-            disk: Disk::new(DiskSetup::none(), config.beside),
+            disk: Disk::new(DiskSetup::none(), config.auxiliary),
             drafting: Drafting::default(),
-            beside: Beside::default(),
+            background: BackgroundShare::default(),
             mixed: MixedRows::default(),
             draft_model: None,
             pulse: Arc::default(),
@@ -230,8 +230,8 @@ impl Scheduler {
         Budgets {
             alone: self.config.prefill_rows_max,
             mixed: self.mixed.rows(mixed_max, somebody_waits),
-            background: self.beside.alone(mixed_max),
-            owed: self.beside.own_step(&self.running),
+            background: self.background.alone(mixed_max),
+            owed: self.background.own_step(&self.running),
         }
     }
 

@@ -6,7 +6,7 @@ use kvik_cache::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::api::{AdapterMix, KeptPrompt, Request};
+use crate::api::{AdapterMix, PinnedPrompt, Request};
 use crate::config::EngineConfig;
 
 /// The keys by which requests share blocks, in addition to model and KV format.
@@ -25,7 +25,7 @@ impl Sharers {
     }
 
     /// The keys of a pinned prompt.
-    pub(super) fn of_kept(prompt: &KeptPrompt) -> Sharers {
+    pub(super) fn of_kept(prompt: &PinnedPrompt) -> Sharers {
         Sharers { salt: prompt.salt, adapter: prompt.adapters.as_ref().map(AdapterMix::digest) }
     }
 

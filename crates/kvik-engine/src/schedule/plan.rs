@@ -259,7 +259,7 @@ mod tests {
 
     use super::*;
     use crate::config::{ROWS_AT_A_TIME, background_rows_max};
-    use crate::schedule::beside::Beside;
+    use crate::schedule::background::BackgroundShare;
     use crate::schedule::job::JobId;
 
     /// Rows of sequences with `missing` tokens, each of a tenant of its own, with budgets of 16 and of 8.
@@ -284,7 +284,7 @@ mod tests {
         }
         let budgets = Budgets { alone: 16, mixed: 8, background: 8, owed: None };
         let mut divided = divide_rows(&running, &turns, budgets);
-        Beside::default().share(&running, &mut divided, 0);
+        BackgroundShare::default().share(&running, &mut divided, 0);
         let plan = Plan::new(&running, &divided, vec![Draft::default(); running.len()], false);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());
         let mut rows = vec![0; missing.len()];

@@ -3,11 +3,11 @@
 use kvik_cache::{Match, StopReason, Token};
 
 use super::Scheduler;
-use super::disk::Elsewhere;
+use super::disk::LowerTiers;
 use super::namespaces::{Place, Sharers};
 use super::prefix::common_prefix;
 use super::sequence::{Sequence, Sharing};
-use crate::api::{KeptPrompt, Probe, Request, Wants};
+use crate::api::{PinnedPrompt, Probe, Request, Wants};
 
 impl Scheduler {
     /// The match that `request` would find if it were admitted now. The only change is that expired blocks are evicted,
@@ -22,7 +22,7 @@ impl Scheduler {
         let is_wanted = request.max_tokens > 0 || request.wants != Wants::Text;
         let reuse_max = prompt.len() - usize::from(is_wanted);
         let (known, added) = match request.reuse {
-            false => (Match { tokens: 0, stop: StopReason::Private, evicted: None }, Elsewhere::default()),
+            false => (Match { tokens: 0, stop: StopReason::Private, evicted: None }, LowerTiers::default()),
             true => {
                 let tenant = (request.tenant, Sharers::of(request));
                 let place = self.tenants.shared_place(tenant, prompt, &self.ram.cache);
@@ -48,7 +48,7 @@ impl Scheduler {
         let Request { salt, tenant, ref prompt, ref adapters, .. } = *request;
         let tokens = prompt.get(..prefix)?.to_vec();
         let kept =
-            KeptPrompt { tokens, adapters: adapters.clone(), salt, tenant, retention: Some(retention) };
+            PinnedPrompt { tokens, adapters: adapters.clone(), salt, tenant, retention: Some(retention) };
         let cached = self.cached_part(&kept, &retention);
         cached.is_whole().then(|| Probe {
             prompt_tokens: prompt.len(),
@@ -69,9 +69,9 @@ impl Scheduler {
     }
 
     /// The match of a prompt in RAM and on disk, and the tokens that the disk adds.
-    fn lookup_disk(&self, place: &Place, prompt: &[Token], ram: Match) -> (Match, Elsewhere) {
+    fn lookup_disk(&self, place: &Place, prompt: &[Token], ram: Match) -> (Match, LowerTiers) {
         match ram.stop {
-            StopReason::Complete | StopReason::StillComputing => (ram, Elsewhere::default()),
+            StopReason::Complete | StopReason::StillComputing => (ram, LowerTiers::default()),
             _ => self.disk.lookup(&place.roots, prompt, ram, self.now()),
         }
     }

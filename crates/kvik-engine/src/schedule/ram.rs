@@ -1,8 +1,8 @@
 //! The tier in RAM: the cache, and the ids of the sequences in it.
 
 use kvik_cache::{
-    BLOCK_POSITIONS, Beside, BlockId, Cache, CacheConfig, CacheError, CopyState, Forked, NamespaceId, SeqId,
-    Token,
+    AuxiliaryState, BLOCK_POSITIONS, BlockId, Cache, CacheConfig, CacheError, CopyState, Forked, NamespaceId,
+    SeqId, Token,
 };
 use kvik_model::batch::Runner;
 
@@ -14,7 +14,7 @@ pub(super) struct Ram {
     pub(super) cache: Cache,
     pub(super) config: CacheConfig,
     /// Auxiliary state that sequences hold in addition to blocks.
-    beside: Beside,
+    auxiliary: AuxiliaryState,
     /// True if it indexes tokens for drafts.
     drafts: bool,
     /// Whether cache events are recorded.
@@ -24,9 +24,9 @@ pub(super) struct Ram {
     next_seq: u64,
 }
 
-fn cache(config: CacheConfig, beside: Beside, drafts: bool) -> Result<Cache, CacheError> {
+fn cache(config: CacheConfig, auxiliary: AuxiliaryState, drafts: bool) -> Result<Cache, CacheError> {
     let mut cache = Cache::new(config)?;
-    cache.hold_beside(beside);
+    cache.hold_auxiliary(auxiliary);
     if drafts {
         cache.index_followers();
     }
@@ -35,14 +35,18 @@ fn cache(config: CacheConfig, beside: Beside, drafts: bool) -> Result<Cache, Cac
 
 impl Ram {
     /// An empty cache; `drafts` says whether it indexes tokens for drafts.
-    pub(super) fn new(config: CacheConfig, beside: Beside, drafts: bool) -> Result<Ram, CacheError> {
-        let cache = cache(config, beside, drafts)?;
-        Ok(Ram { cache, config, beside, drafts, is_told: false, is_renewed: false, next_seq: 0 })
+    pub(super) fn new(
+        config: CacheConfig,
+        auxiliary: AuxiliaryState,
+        drafts: bool,
+    ) -> Result<Ram, CacheError> {
+        let cache = cache(config, auxiliary, drafts)?;
+        Ok(Ram { cache, config, auxiliary, drafts, is_told: false, is_renewed: false, next_seq: 0 })
     }
 
     /// Starts with an empty cache. The old one may be inconsistent.
     pub(super) fn renew(&mut self) {
-        let cache = cache(self.config, self.beside, self.drafts).expect("the same settings worked before");
+        let cache = cache(self.config, self.auxiliary, self.drafts).expect("the same settings worked before");
         let old = std::mem::replace(&mut self.cache, cache);
         let _ = contain(|| drop(old));
         if self.is_told {
@@ -79,13 +83,13 @@ impl Ram {
     }
 
     /// Whether sequences hold auxiliary state in addition to blocks.
-    pub(super) fn holds_beside(&self) -> bool {
-        !self.beside.is_nothing()
+    pub(super) fn holds_auxiliary(&self) -> bool {
+        !self.auxiliary.is_nothing()
     }
 
     /// Blocks that a sequence with this number of positions needs, including its auxiliary state.
     pub(super) fn needed(&self, positions: usize) -> usize {
-        self.beside.needed(positions)
+        self.auxiliary.needed(positions)
     }
 
     /// Executes the cache's decisions since the last call, and the copies with which a sequence begins: the copies

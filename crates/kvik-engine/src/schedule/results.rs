@@ -17,8 +17,8 @@ use kvik_text::stream::Vocabulary;
 use super::answer::{Prediction, Step};
 use super::draft::Draft;
 use super::job::{Job, JobId};
+use super::sampling::{Sampled, SamplingContext};
 use super::sequence::Sequence;
-use super::voice::{Said, Voice};
 use crate::api::{EventSink, RequestError, Wants};
 use crate::panics::contain;
 use crate::stats::{Counters, DraftSource};
@@ -36,7 +36,7 @@ pub(super) struct Results {
     /// Mean time from admission to the end of a foreground request.
     service: Option<Duration>,
     pub(super) counters: Counters,
-    pub(super) voice: Voice,
+    pub(super) sampling: SamplingContext,
 }
 
 impl Results {
@@ -50,12 +50,12 @@ impl Results {
             background: 0,
             service: None,
             counters: Counters::default(),
-            voice: Voice::new(vocabulary),
+            sampling: SamplingContext::new(vocabulary),
         }
     }
 
     pub(super) fn vocabulary(&self) -> &Vocabulary {
-        self.voice.vocabulary()
+        self.sampling.vocabulary()
     }
 
     /// Adds a request.
@@ -205,17 +205,17 @@ impl Results {
         &mut self,
         sequence: &mut Sequence,
         predicted: Prediction<'_>,
-        said: Option<Said>,
+        sampled: Option<Sampled>,
         now: Duration,
     ) -> Result<Vec<Sequence>, RequestError> {
-        contain(|| self.emit_choices(sequence, predicted, said, now)).flatten()
+        contain(|| self.emit_choices(sequence, predicted, sampled, now)).flatten()
     }
 
     fn emit_choices(
         &mut self,
         sequence: &mut Sequence,
         predicted: Prediction<'_>,
-        mut said: Option<Said>,
+        mut sampled: Option<Sampled>,
         now: Duration,
     ) -> Result<Vec<Sequence>, RequestError> {
         let job = self.open.get_mut(&sequence.job).expect("a sequence has a job");
@@ -231,7 +231,8 @@ impl Results {
         let siblings = if first { 1..job.choices } else { 0..0 };
         let mut siblings: Vec<Sequence> = siblings.map(|choice| sequence.sibling(choice)).collect();
         for sequence in std::iter::once(sequence).chain(&mut siblings) {
-            let step = said.take().unwrap_or_else(|| self.voice.say(&mut sequence.answer, predicted))?;
+            let step =
+                sampled.take().unwrap_or_else(|| self.sampling.sample(&mut sequence.answer, predicted))?;
             self.counters.generated_tokens += u64::from(step.token.is_some());
             emit_step(sequence, job, step, now);
         }

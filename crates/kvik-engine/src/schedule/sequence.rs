@@ -395,7 +395,7 @@ impl Sequence {
         let config = CacheConfig { blocks: 1, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
         let namespaces = Namespaces { model: [0; 32], kv_format: "f32/f32", adapter: None };
         let namespace = Cache::new(config).unwrap().namespace(&namespaces.shared([0; 16]));
-        let prompt = crate::api::KeptPrompt {
+        let prompt = crate::api::PinnedPrompt {
             tokens: tokens.clone(),
             adapters: None,
             salt: [0; 16],

@@ -15,7 +15,7 @@ impl Scheduler {
 
     /// Returns the events since the last call, in order; empty unless [enabled](Scheduler::tell). The first event says
     /// that the cache is empty.
-    pub fn take_told(&mut self) -> Vec<KvEvent> {
+    pub fn take_kv_events(&mut self) -> Vec<KvEvent> {
         let cleared = self.ram.take_renewed().then_some(KvEvent::Cleared);
         let changes = self.ram.cache.take_journal().into_iter().map(|change| match change {
             Change::Removed(blocks) => KvEvent::Removed(blocks),

@@ -24,7 +24,7 @@ impl Scheduler {
         if self.config.drafts_from(DraftSource::Tree) {
             setup.tier.index_followers();
         }
-        self.disk = Disk::new(setup, self.config.beside);
+        self.disk = Disk::new(setup, self.config.auxiliary);
         let namespace = self.tenants.namespaces.shared(Sharers::plain([0; 16]), &mut self.ram.cache);
         self.disk.add_candidates(&[namespace], &self.tenants.namespaces);
     }

@@ -3,7 +3,7 @@
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::{Lifetime, StopReason, TenantId, Token};
-use kvik_engine::api::{AdapterMix, KeptPrompt, Request, RequestError};
+use kvik_engine::api::{AdapterMix, PinnedPrompt, Request, RequestError};
 use kvik_engine::schedule::TenantPart;
 use proptest::prelude::*;
 
@@ -30,8 +30,8 @@ fn part(tenant: u32) -> TenantPart {
     TenantPart { salt: [tenant.0 as u8; 16], public: true, ..TenantPart::own(tenant) }
 }
 
-fn kept(mix: usize, tokens: &[Token]) -> KeptPrompt {
-    KeptPrompt {
+fn kept(mix: usize, tokens: &[Token]) -> PinnedPrompt {
+    PinnedPrompt {
         tokens: tokens.to_vec(),
         adapters: mixes()[mix].clone(),
         salt: [1; 16],
@@ -225,10 +225,10 @@ fn who_only_asks_what_is_known_makes_no_namespace() {
     for index in 1..=50 {
         let scale = index as f32 / 100.0;
         assert_eq!(world.scheduler.probe(&scaled(scale, prompt(1, 40))).stop, StopReason::FirstSeen);
-        let kept = KeptPrompt { adapters: adapters(&[(0, scale)]), ..kept(0, &prompt(1, 40)) };
+        let kept = PinnedPrompt { adapters: adapters(&[(0, scale)]), ..kept(0, &prompt(1, 40)) };
         assert_eq!(world.scheduler.cached(&kept).ram, 0);
         let retention = Some("keydiff:0.5".parse().unwrap());
-        assert_eq!(world.scheduler.cached(&KeptPrompt { retention, ..kept.clone() }).ram, 0);
+        assert_eq!(world.scheduler.cached(&PinnedPrompt { retention, ..kept.clone() }).ram, 0);
     }
     assert_eq!(world.scheduler.cache().namespaces(), before);
 }

@@ -192,7 +192,7 @@ fn a_newcomer_is_admitted_in_the_step_in_which_the_background_is_preempted() {
     }
 }
 
-/// Beside a stream the background computes few rows a step: who asks the same computes it rather than wait for that.
+/// AuxiliaryState a stream the background computes few rows a step: who asks the same computes it rather than wait for that.
 #[test]
 fn nobody_waits_for_a_prompt_that_the_background_computes() {
     let own = [(0, exact(1, 10, 60)), (20, exact(2, 200, 5))];
@@ -224,7 +224,7 @@ fn the_background_ends_under_constant_load() {
     world.settle();
 }
 
-/// Beside a stream what is behind its pace has steps of its own, the more the further it is behind.
+/// AuxiliaryState a stream what is behind its pace has steps of its own, the more the further it is behind.
 #[test]
 fn what_is_behind_its_pace_takes_time_of_others() {
     let ends = |due: f64| {

@@ -3,7 +3,7 @@
 
 use crate::fake::*;
 use kvik_cache::{StopReason, TenantId, Token};
-use kvik_engine::api::{KeptPrompt, Request};
+use kvik_engine::api::{PinnedPrompt, Request};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_engine::schedule::Pause;
@@ -78,7 +78,7 @@ fn a_part_takes_the_place_of_its_prefix_whatever_it_says_of_when() {
         ask(&mut world, exact(old.clone()));
         ask(&mut world, exact(turn(2, 700)));
         rest(&mut world);
-        let cached = |retention: Option<&str>| KeptPrompt {
+        let cached = |retention: Option<&str>| PinnedPrompt {
             tokens: old.clone(),
             adapters: None,
             salt: [0; 16],

@@ -3,13 +3,13 @@
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::{TenantId, Token};
-use kvik_engine::api::{Cached, KeptPrompt, Request};
+use kvik_engine::api::{Cached, PinnedPrompt, Request};
 
 const RETENTION: &str = "keydiff:0.25";
 
 /// What is kept of a prompt of tenant `tenant`.
-fn part(tenant: u32, tokens: &[Token], retention: &str) -> KeptPrompt {
-    KeptPrompt {
+fn part(tenant: u32, tokens: &[Token], retention: &str) -> PinnedPrompt {
+    PinnedPrompt {
         tokens: tokens.to_vec(),
         adapters: None,
         salt: [tenant as u8; 16],
@@ -19,7 +19,7 @@ fn part(tenant: u32, tokens: &[Token], retention: &str) -> KeptPrompt {
 }
 
 /// A request that reads the part of its first whole blocks.
-fn reading(kept: &KeptPrompt, question: &[Token]) -> Request {
+fn reading(kept: &PinnedPrompt, question: &[Token]) -> Request {
     let prompt = [&kept.tokens, question].concat();
     let (salt, tenant, retention) = (kept.salt, kept.tenant, kept.retention);
     let kept_prefix = Some(kept.tokens.len() / 16 * 16);
@@ -27,7 +27,7 @@ fn reading(kept: &KeptPrompt, question: &[Token]) -> Request {
 }
 
 /// The same for the exact prefix.
-fn exact(kept: &KeptPrompt, question: &[Token]) -> Request {
+fn exact(kept: &PinnedPrompt, question: &[Token]) -> Request {
     Request { retention: None, kept_prefix: None, ..reading(kept, question) }
 }
 
@@ -51,7 +51,7 @@ fn a_part_is_made_ahead_pinned_and_released() {
     assert_eq!((made.computed_tokens, made.retained.unwrap().kept), (160, 40));
     assert_eq!(world.scheduler.cached(&kept), Cached { tokens: 160, ram: 160, disk: 0, pinned: true });
     assert_eq!(pinned(&world), 1 + 3, "which positions, and 40 of them; the exact prompt is not pinned");
-    assert!(world.scheduler.cached(&KeptPrompt { retention: None, ..kept.clone() }).ram >= 160);
+    assert!(world.scheduler.cached(&PinnedPrompt { retention: None, ..kept.clone() }).ram >= 160);
 
     let again = ask(&mut world, kept.request()).report;
     assert_eq!((again.computed_tokens, again.retained.unwrap().kept), (0, 40));
@@ -88,7 +88,7 @@ fn a_pinned_part_outlives_what_is_evicted() {
     assert!(made.report.retained.is_some());
     let first = ask(&mut world, reading(&kept, &[9, 9])).choices;
     (10..20).for_each(|seed| drop(ask(&mut world, request(prompt(seed, 300), 2))));
-    assert_eq!(world.scheduler.cached(&KeptPrompt { retention: None, ..kept.clone() }).ram, 0);
+    assert_eq!(world.scheduler.cached(&PinnedPrompt { retention: None, ..kept.clone() }).ram, 0);
     let again = ask(&mut world, reading(&kept, &[9, 9]));
     assert_eq!((again.choices, again.report.cached_tokens), (first, 160));
 }
@@ -121,7 +121,7 @@ fn what_is_released_does_not_return_from_the_disk() {
     let disk = MemoryDisk::default();
     let kept = part(0, &prompt(1, 160), RETENTION);
     let retention = kept.retention.unwrap();
-    let exact = KeptPrompt { retention: None, ..kept.clone() };
+    let exact = PinnedPrompt { retention: None, ..kept.clone() };
     for evicts in [false, true] {
         let mut world = disk.life(config(), 200, 0);
         ask(&mut world, kept.request());

@@ -7,7 +7,7 @@ use kvik_text::constraint::{Compiler, Guide};
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::{TenantId, Token};
-use kvik_engine::api::{Constraint, KeptPrompt, Request, Sampling};
+use kvik_engine::api::{Constraint, PinnedPrompt, Request, Sampling};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::{DraftSetup, Submission, TenantPart};
 use kvik_engine::stats::DraftSource;
@@ -17,8 +17,8 @@ fn part(tenant: u32) -> TenantPart {
     TenantPart { salt: [tenant.0 as u8; 16], ..TenantPart::own(tenant) }
 }
 
-fn kept(uses: &[(u32, f32)], tokens: &[Token]) -> KeptPrompt {
-    KeptPrompt {
+fn kept(uses: &[(u32, f32)], tokens: &[Token]) -> PinnedPrompt {
+    PinnedPrompt {
         tokens: tokens.to_vec(),
         adapters: adapters(uses),
         salt: [1; 16],

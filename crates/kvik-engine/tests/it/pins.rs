@@ -10,7 +10,7 @@ use crate::fake::*;
 use kvik_cache::tier::Tier;
 use kvik_cache::{Lifetime, PinLimit, PinScope, TenantId, Token};
 use kvik_engine::api::{Event, Request, RequestError};
-use kvik_engine::api::{Evicted, KeptPrompt, Unpin};
+use kvik_engine::api::{Evicted, PinnedPrompt, Unpin};
 use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::schedule::{RequestLimits, Scheduler, TenantPart};
 use kvik_engine::store::Waker;
@@ -27,8 +27,8 @@ fn of(tenant: u32, request: Request) -> Request {
     Request { tenant: TenantId(tenant), salt: [tenant as u8; 16], ..request }
 }
 
-fn kept(tenant: u32, tokens: &[Token]) -> KeptPrompt {
-    KeptPrompt {
+fn kept(tenant: u32, tokens: &[Token]) -> PinnedPrompt {
+    PinnedPrompt {
         tokens: tokens.to_vec(),
         adapters: None,
         salt: [tenant as u8; 16],

@@ -3,7 +3,7 @@
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::{TenantId, Token};
-use kvik_engine::api::KeptPrompt;
+use kvik_engine::api::PinnedPrompt;
 use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::TenantPart;
@@ -25,7 +25,7 @@ fn ask(world: &mut World, tenant: u32, tokens: &[Token]) -> usize {
 
 /// Tenant 1 keeps a prompt that all may read.
 fn publish(world: &mut World, prompt: &[Token]) {
-    let kept = KeptPrompt {
+    let kept = PinnedPrompt {
         tokens: prompt.to_vec(),
         adapters: None,
         salt: [1; 16],

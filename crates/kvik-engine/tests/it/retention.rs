@@ -3,7 +3,7 @@
 
 use crate::fake::twin::words;
 use crate::fake::{World, config, prompt, request, tightened_answer, twin_answer};
-use kvik_cache::{Beside, Reach, Token, Windows};
+use kvik_cache::{AuxiliaryState, Reach, Token, Windows};
 use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
 use proptest::prelude::*;
@@ -185,8 +185,8 @@ fn a_prefix_that_is_none_is_refused() {
 #[test]
 fn a_model_with_windows_refuses_retention() {
     let windows = Windows { reach: Reach::Last(64), part_bytes: 8, step_positions: 64 };
-    let beside = Beside { block_bytes: 8, windows: Some(windows), state_bytes: 0 };
-    let config = EngineConfig { beside, ..with_repeat(config()) };
+    let auxiliary = AuxiliaryState { block_bytes: 8, windows: Some(windows), state_bytes: 0 };
+    let config = EngineConfig { auxiliary, ..with_repeat(config()) };
     let world = World::new(config, 100);
     let refused = world.limits.check(&forgetful(prompt(1, 50), 10, "sinks:40,every=16")).unwrap_err();
     assert!(refused.to_string().contains("window"), "{refused}");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
-use kvik_cache::{Beside, Lifetime, StopReason, Token};
-use kvik_engine::api::KeptPrompt;
+use kvik_cache::{AuxiliaryState, Lifetime, StopReason, Token};
+use kvik_engine::api::PinnedPrompt;
 use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::Pause;
@@ -32,8 +32,8 @@ fn steps(world: &mut World, count: usize) {
     (0..count).for_each(|_| world.step());
 }
 
-fn kept(prompt: &[Token]) -> KeptPrompt {
-    KeptPrompt {
+fn kept(prompt: &[Token]) -> PinnedPrompt {
+    PinnedPrompt {
         tokens: prompt.to_vec(),
         adapters: None,
         salt: [0; 16],
@@ -345,8 +345,8 @@ fn loading_a_prefix_of_a_pinned_prompt_restores_no_pin() {
 /// A state in the middle of a prompt is for forks that may never come; it is written when somebody has gone on from it.
 #[test]
 fn a_fork_in_the_middle_is_gone_on_from_after_a_restart_once_it_was_used() {
-    let beside = Beside { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES + 40 };
-    let config = EngineConfig { beside, draft_rows_max: 0, ..config() };
+    let auxiliary = AuxiliaryState { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES + 40 };
+    let config = EngineConfig { auxiliary, draft_rows_max: 0, ..config() };
     let system = prompt(1, 200);
     // What a request reuses that shares the first 200 tokens, of which 192 are whole blocks.
     let fork = |world: &mut World, seed: u64| {

@@ -167,7 +167,9 @@ impl World {
     /// Leading tokens of a request that it may find in the store.
     pub(crate) fn may_be_shared(&self, active: &Active) -> usize {
         // Nothing can go on behind blocks without a state.
-        let Some(line) = self.line().filter(|_| self.regime.engine.beside.state_bytes == 0) else { return 0 };
+        let Some(line) = self.line().filter(|_| self.regime.engine.auxiliary.state_bytes == 0) else {
+            return 0;
+        };
         may_have(&line, active)
     }
 
@@ -249,7 +251,7 @@ impl World {
         let (reason, remote) = (report.cache, report.remote_tokens as u64);
         let coverage = &mut self.coverage;
         coverage.from_remote += remote;
-        coverage.remote_windows += if self.regime.engine.beside.windows.is_some() { remote } else { 0 };
+        coverage.remote_windows += if self.regime.engine.auxiliary.windows.is_some() { remote } else { 0 };
         coverage.remote_beyond_disk += u64::from(remote > 0 && report.disk_tokens > 0);
         coverage.remote_down += u64::from(reason == Some(StopReason::RemoteDown));
         coverage.remote_failed += u64::from(reason == Some(StopReason::RemoteFailed));

@@ -31,7 +31,7 @@ const UNDER_PRESSURE: [&str; 3] =
 const OF_PREFIXES: [&str; 3] = ["keydiff:0.5", "h2o:0.4", "kvzip:0.5,budget=head"];
 
 /// What a policy keeps of a prefix of a tenant's prompts.
-pub(crate) struct KeptPart {
+pub(crate) struct CompressedPrefix {
     salt: u8,
     retention: Retention,
     tokens: Vec<Token>,
@@ -41,7 +41,7 @@ pub(crate) struct KeptPart {
     since: Option<u64>,
 }
 
-impl KeptPart {
+impl CompressedPrefix {
     fn is_of(&self, request: &Request) -> bool {
         let prefix = request.kept_prefix.map(|prefix| &request.prompt[..prefix]);
         self.salt == request.salt[0]
@@ -114,7 +114,7 @@ impl World {
             return;
         }
         let (salt, tokens) = (request.salt[0], request.prompt[..prefix].to_vec());
-        self.parts.push(KeptPart { salt, retention, tokens, asked: 1, since: None });
+        self.parts.push(CompressedPrefix { salt, retention, tokens, asked: 1, since: None });
     }
 
     /// What is kept of prefixes may be gone.

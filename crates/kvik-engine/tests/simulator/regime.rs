@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::{Beside, CacheConfig, Policy, Reach, TenantId, Windows};
+use kvik_cache::{AuxiliaryState, CacheConfig, Policy, Reach, TenantId, Windows};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::TenantPart;
 
@@ -63,10 +63,10 @@ pub(crate) struct DiskRegime {
 
 impl Regime {
     pub(crate) fn draw(dice: &mut Dice) -> Regime {
-        let beside = draw_beside(dice);
+        let auxiliary = draw_beside(dice);
         // Where layers hold something beside blocks, the twin knows bounds of what is reused.
-        let roomy = beside.is_nothing() && dice.once_in(2);
-        let space = if beside.is_nothing() { 1 } else { dice.pick(&[3, 6, 20]) };
+        let roomy = auxiliary.is_nothing() && dice.once_in(2);
+        let space = if auxiliary.is_nothing() { 1 } else { dice.pick(&[3, 6, 20]) };
         let rows = dice.pick(&[7, 16, 33, 64, 200]);
         let tenants = dice.once_in(2);
         Regime {
@@ -79,7 +79,7 @@ impl Regime {
                 draft_rows_max: dice.pick(&[0, 3, 16, 16]),
                 block_bytes: BLOCK_BYTES,
                 repeat: words(),
-                beside,
+                auxiliary,
                 ..config()
             },
             blocks: if roomy { ROOMY } else { space * dice.pick(&[6, 8, 12, 20, 40, 100]) },
@@ -92,7 +92,7 @@ impl Regime {
             private: dice.once_in(2),
             panics: dice.once_in(3),
             restarts: !dice.once_in(3),
-            retention: dice.once_in(2) && beside.is_nothing(),
+            retention: dice.once_in(2) && auxiliary.is_nothing(),
             background: dice.once_in(2),
             piece_time: Duration::from_millis(dice.pick(&[0, 0, 11])),
             step_time: match dice.once_in(2) {
@@ -118,7 +118,7 @@ impl Regime {
             self.piece_time,
             time.clone(),
         )
-        .with_beside(self.engine.beside);
+        .with_beside(self.engine.auxiliary);
         #[cfg(feature = "gpu")]
         if self.on_device {
             return runner.on_device();
@@ -151,17 +151,17 @@ impl Regime {
 }
 
 /// What layers hold beside blocks: nothing in half of the worlds, else windows, chunks, a state, or both.
-fn draw_beside(dice: &mut Dice) -> Beside {
+fn draw_beside(dice: &mut Dice) -> AuxiliaryState {
     let positions = 1 + dice.roll(60) as u32;
     let reach = if dice.once_in(3) { Reach::Chunk(positions) } else { Reach::Last(positions) };
     let windows = Windows { reach, part_bytes: 1 + dice.roll(200) as usize, step_positions: 200 };
     let state_bytes = 8 + dice.roll(800) as usize;
-    let beside = Beside { block_bytes: 128, windows: Some(windows), state_bytes };
+    let auxiliary = AuxiliaryState { block_bytes: 128, windows: Some(windows), state_bytes };
     match dice.roll(8) {
-        0..4 => Beside::default(),
-        4 | 5 => Beside { state_bytes: 0, ..beside },
-        6 => Beside { windows: None, ..beside },
-        _ => beside,
+        0..4 => AuxiliaryState::default(),
+        4 | 5 => AuxiliaryState { state_bytes: 0, ..auxiliary },
+        6 => AuxiliaryState { windows: None, ..auxiliary },
+        _ => auxiliary,
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvik_cache::retain::{LayerFacts, Needs};
-use kvik_cache::{BLOCK_POSITIONS, Beside, BlockId, StateId, Token};
+use kvik_cache::{AuxiliaryState, BLOCK_POSITIONS, BlockId, StateId, Token};
 use kvik_engine::api::{FinishReason, Request};
 use kvik_model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
 use kvik_model::observation::Watched;
@@ -70,7 +70,7 @@ pub(crate) struct SimRunner {
     /// Time of such a piece.
     piece_time: Duration,
     layout: KvLayout,
-    beside: Beside,
+    auxiliary: AuxiliaryState,
     /// The same as the arena as far as windows see it; given back where nobody needs it.
     parts: Vec<[u64; BLOCK_POSITIONS]>,
     /// Hash of all tokens that a state has seen.
@@ -102,7 +102,7 @@ impl SimRunner {
             salt: 0,
             piece_time,
             layout: ragged::layout(),
-            beside: Beside::default(),
+            auxiliary: AuxiliaryState::default(),
             parts: vec![[0; BLOCK_POSITIONS]; blocks],
             states: HashMap::new(),
             tried: HashMap::new(),
@@ -110,8 +110,8 @@ impl SimRunner {
     }
 
     /// The same model with layers that hold something beside blocks.
-    pub(crate) fn with_beside(self, beside: Beside) -> SimRunner {
-        SimRunner { beside, ..self }
+    pub(crate) fn with_beside(self, auxiliary: AuxiliaryState) -> SimRunner {
+        SimRunner { auxiliary, ..self }
     }
 
     /// The same model whose blocks are on a device.
@@ -161,8 +161,8 @@ impl SimRunner {
 
     /// The row at `index` sees through its window what is stored.
     fn check_window(&self, kv: &SequenceKv<'_>, index: usize) {
-        if self.beside.windows.is_some() {
-            let first = self.beside.first_part(index) * BLOCK_POSITIONS;
+        if self.auxiliary.windows.is_some() {
+            let first = self.auxiliary.first_part(index) * BLOCK_POSITIONS;
             for seen in first..index {
                 let (block, offset) = ragged::cell(kv, seen);
                 let (part, stored) = (self.parts[block][offset], self.arena.get((block, offset)));
@@ -173,7 +173,7 @@ impl SimRunner {
 
     /// The state has seen what was stored last.
     fn check_state(&self, kv: &SequenceKv<'_>, index: usize, before: u64) {
-        assert_eq!(kv.state.is_some(), self.beside.state_bytes > 0, "who has a state");
+        assert_eq!(kv.state.is_some(), self.auxiliary.state_bytes > 0, "who has a state");
         if let Some(state) = kv.state {
             let tried = self.tried.get(&state.live).and_then(|tried| tried.last());
             let seen = tried.map(|&(_, seen)| seen).or_else(|| self.states.get(&state.live).copied());
@@ -250,7 +250,7 @@ impl Runner for SimRunner {
     }
 
     fn windowed_part(&self) -> Range<usize> {
-        if self.beside.windows.is_some() { WHOLE_BYTES..BLOCK_BYTES } else { 0..0 }
+        if self.auxiliary.windows.is_some() { WHOLE_BYTES..BLOCK_BYTES } else { 0..0 }
     }
 
     fn copy_windowed(&mut self, from: BlockId, to: BlockId) {
@@ -265,7 +265,7 @@ impl Runner for SimRunner {
     }
 
     fn state_bytes(&self) -> usize {
-        self.beside.state_bytes
+        self.auxiliary.state_bytes
     }
 
     fn set_state(&mut self, to: StateId, from: Option<StateId>) {
@@ -294,7 +294,7 @@ impl Runner for SimRunner {
     fn write_state_piece(&mut self, state: StateId, start: usize, bytes: &[u8]) {
         let mut seen = self.states.get(&state).copied().unwrap_or_default().to_le_bytes();
         // Every piece says all of it, so that a lost or torn one shows.
-        let said = (start..self.beside.state_bytes).zip(bytes);
+        let said = (start..self.auxiliary.state_bytes).zip(bytes);
         said.for_each(|(at, byte)| seen[at % 8] = *byte);
         self.states.insert(state, u64::from_le_bytes(seen));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvik_cache::tier::Tier;
 use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Identity, PrefixOrder, PrefixScan, TenantId, Token};
-use kvik_engine::api::KeptPrompt;
+use kvik_engine::api::PinnedPrompt;
 use kvik_engine::api::RequestError;
 use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::schedule::{DraftSetup, Pause, Scheduler};
@@ -47,8 +47,8 @@ impl Kept {
         &self.tokens[..self.tokens.len() - self.tokens.len() % BLOCK_POSITIONS]
     }
 
-    fn prompt(&self) -> KeptPrompt {
-        KeptPrompt {
+    fn prompt(&self) -> PinnedPrompt {
+        PinnedPrompt {
             tokens: self.tokens.clone(),
             adapters: None,
             salt: [self.salt; 16],
@@ -355,7 +355,8 @@ impl World {
     }
 
     fn set_public(&mut self) {
-        let public: Vec<KeptPrompt> = self.kept.iter().filter(|kept| kept.public).map(Kept::prompt).collect();
+        let public: Vec<PinnedPrompt> =
+            self.kept.iter().filter(|kept| kept.public).map(Kept::prompt).collect();
         self.scheduler.set_public(&public);
     }
 

@@ -17,7 +17,7 @@ use crate::disk::{Platter, common};
 use crate::fake::VOCAB;
 use crate::fake::twin::Thinned;
 use crate::fleet::{Share, Waited, is_remote};
-use crate::forgetting::KeptPart;
+use crate::forgetting::CompressedPrefix;
 use crate::grammar;
 use crate::memory::{Expected, Known, Memory, Reading, View};
 use crate::regime::{Regime, SALTS};
@@ -67,7 +67,7 @@ pub(crate) struct World {
     /// First blocks of private prompts, by tenant, that this process has seen.
     pub(crate) private: HashSet<(u8, Vec<Token>)>,
     /// What may be kept of prefixes.
-    pub(crate) parts: Vec<KeptPart>,
+    pub(crate) parts: Vec<CompressedPrefix>,
     /// The last step at which blocks were dropped explicitly or lost.
     pub(crate) dropped_at: u64,
     /// The last step at which a panic failed all requests that ran.
@@ -289,8 +289,8 @@ impl World {
             self.coverage.refused += 1;
             return;
         }
-        let beside = self.regime.engine.beside;
-        let fits = |positions: &usize| beside.needed(*positions) <= self.regime.blocks;
+        let auxiliary = self.regime.engine.auxiliary;
+        let fits = |positions: &usize| auxiliary.needed(*positions) <= self.regime.blocks;
         let positions = (0..=self.regime.engine.context_tokens).rev().find(fits).expect("nothing fits");
         let (answers, retained) = if request.retention.is_some() {
             runner::forgetful_answers(
@@ -458,7 +458,7 @@ impl World {
             RequestError::Stopping => {}
             RequestError::OverBudget { .. } | RequestError::Pinned { .. } => {
                 let longest = active.answers.iter().map(|(generated, _)| generated.len()).max().unwrap_or(0);
-                let needed = self.regime.engine.beside.needed(active.request.prompt.len() + longest + 1);
+                let needed = self.regime.engine.auxiliary.needed(active.request.prompt.len() + longest + 1);
                 // Who forgets holds what it stores and what it keeps, and may repeat its prompt before.
                 let needed = if active.request.retention.is_some() { 3 * needed + 3 } else { needed };
                 let stats = self.scheduler.cache().stats();
@@ -496,8 +496,8 @@ impl World {
         assert!(disk.is_some_and(|disk| disk.host_blocks > 0) || report.host_tokens == 0, "{report:?}");
         self.coverage.from_disk += report.disk_tokens as u64;
         self.coverage.from_host += report.host_tokens as u64;
-        let (found, beside) = ([cached as u64, loaded as u64], &self.regime.engine.beside);
-        let (has_windows, has_state) = (beside.windows.is_some(), beside.state_bytes > 0);
+        let (found, auxiliary) = ([cached as u64, loaded as u64], &self.regime.engine.auxiliary);
+        let (has_windows, has_state) = (auxiliary.windows.is_some(), auxiliary.state_bytes > 0);
         let coverage = &mut self.coverage;
         let kinds = [(has_windows, &mut coverage.windows), (has_state, &mut coverage.states)];
         for (_, counts) in kinds.into_iter().filter(|(has, _)| *has) {
@@ -552,7 +552,7 @@ impl World {
             // The copy of a partial block is dropped if only that block is lacking.
             (ram, min) = (ram - ram % BLOCK_POSITIONS, min - min % BLOCK_POSITIONS);
         }
-        if !self.regime.engine.beside.is_nothing() {
+        if !self.regime.engine.auxiliary.is_nothing() {
             // Where a sequence can go on beside its blocks is for the twin of the cache to say.
             (ram, min) = (0, 0);
         }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The disk is held up while prompts of random tokens fill `BLOCKS` (2,000) blocks, which it otherwise writes while the
-//! model computes the next ones. Then it is let go, and the engine waits for it. Beside it: as many bytes written to one
+//! model computes the next ones. Then it is let go, and the engine waits for it. AuxiliaryState it: as many bytes written to one
 //! file, which is what the system takes for that alone. Nothing is flushed in either, since a kill loses nothing that the
 //! system has.
 
@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kvik_cache::tier::{Record, SlotId, Use};
-use kvik_cache::{BLOCK_POSITIONS, Beside, CacheConfig, Identity, Policy};
-use kvik_engine::api::{KeptPrompt, Request};
+use kvik_cache::{AuxiliaryState, BLOCK_POSITIONS, CacheConfig, Identity, Policy};
+use kvik_engine::api::{PinnedPrompt, Request};
 use kvik_engine::config::usual::STEP_ROWS;
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::schedule::disk::{DiskSetup, store_config};
@@ -92,7 +92,10 @@ fn start(
     let (context_tokens, digest, block_bytes) = (PROMPT + 16, model.digest(), layout.block_bytes());
     let config = EngineConfig {
         draft_rows_max: 0,
-        beside: Beside { block_bytes, ..ModelRunner::beside(model.config(), &layout, STEP_ROWS) },
+        auxiliary: AuxiliaryState {
+            block_bytes,
+            ..ModelRunner::auxiliary(model.config(), &layout, STEP_ROWS)
+        },
         ..EngineConfig::new(&layout, digest, context_tokens)
     };
     let disk = store_config((dir, 4 << 30), digest, ("f16", "any"), block_bytes);
@@ -107,7 +110,7 @@ fn start(
 
 /// A prompt that nobody else has.
 fn request(tokens: usize, salt: u64) -> Request {
-    let prompt = KeptPrompt {
+    let prompt = PinnedPrompt {
         tokens: (0..tokens as u64).map(|at| (mix(salt << 32 | at) % 1000) as u32).collect(),
         adapters: None,
         salt: [0; 16],

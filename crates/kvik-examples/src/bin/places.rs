@@ -11,12 +11,12 @@
 #[path = "../../../kvik-cache/tests/it/traffic/mod.rs"]
 mod traffic;
 
-#[path = "../../../kvik-cache/tests/it/traffic/beside.rs"]
-mod beside;
+#[path = "../../../kvik-cache/tests/it/traffic/auxiliary.rs"]
+mod auxiliary;
 
 use std::collections::HashMap;
 
-use beside::{MODELS, computed};
+use auxiliary::{MODELS, computed};
 use kvik_cache::Policy;
 
 const SIZES: [usize; 5] = [2_000, 4_000, 8_000, 16_000, 32_000];

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvik_cache::{BlockId, CacheConfig, Policy, blocks_for};
-use kvik_engine::api::{Constraint, Event, EventSink, KeptPrompt, Request, Sampling};
+use kvik_engine::api::{Constraint, Event, EventSink, PinnedPrompt, Request, Sampling};
 use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_kernels::{KvFormat, Pool, performance_cores};
 use kvik_model::batch::{Batch, Output, Retainer, Runner};
@@ -152,7 +152,7 @@ impl Bench {
     /// The request of one sequence: its prompt is nobody else's.
     fn request(&self, index: usize, case: &Case) -> Request {
         let vocab = self.tokenizer.vocab_len().min(1000) as u32;
-        let prompt = KeptPrompt {
+        let prompt = PinnedPrompt {
             tokens: (0..PROMPT as u32).map(|at| (at * 31 + index as u32 * 7919) % vocab).collect(),
             adapters: None,
             salt: [0; 16],

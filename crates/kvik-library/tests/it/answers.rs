@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::{ENDLESS, drawn, endless, greedy, model, options, text};
 use kvik_cache::{CacheConfig, Policy};
-use kvik_engine::api::{KeptPrompt, Request, Sampling};
+use kvik_engine::api::{PinnedPrompt, Request, Sampling};
 use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_engine::stats::DraftSources;
 use kvik_kernels::{KvFormat, Pool};
@@ -32,7 +32,7 @@ fn plain_engine() -> (Engine, LoadedModel) {
         prefill_rows_mixed_max: 16,
         draft_rows_max: 0,
         draft_sources: DraftSources::NONE,
-        beside: ModelRunner::beside(model.config(), &layout, 64),
+        auxiliary: ModelRunner::auxiliary(model.config(), &layout, 64),
         ..EngineConfig::new(&layout, model.digest(), 2048)
     };
     let runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, 2048).unwrap();
@@ -42,7 +42,7 @@ fn plain_engine() -> (Engine, LoadedModel) {
 
 /// What the engine answers to a text.
 fn plain_answer(engine: &Engine, loaded: &LoadedModel, prompt: &str, options: &AnswerOptions) -> String {
-    let kept = KeptPrompt {
+    let kept = PinnedPrompt {
         tokens: loaded.tokenizer.encode(prompt, true, true),
         adapters: None,
         salt: [0; 16],

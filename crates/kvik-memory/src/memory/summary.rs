@@ -10,7 +10,7 @@ use crate::context::{
     segments::exchanges,
 };
 use kvik_cache::Token;
-use kvik_engine::api::{KeptPrompt, Pace, Report, Request};
+use kvik_engine::api::{Pace, PinnedPrompt, Report, Request};
 use serde_json::Value;
 
 use super::Memory;
@@ -254,7 +254,7 @@ fn pieces<H: Host>(
 /// A request that prefills a prompt, at the pace of `background` or for a client that waits.
 fn request(tokens: Vec<Token>, background: Option<Pace>) -> Request {
     let kept =
-        KeptPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None };
+        PinnedPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None };
     Request { lifetime: Default::default(), background, ..kept.request() }
 }
 

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvik_cache::{Beside, BlockId, Token};
+use kvik_cache::{AuxiliaryState, BlockId, Token};
 use kvik_gpu::{Buffer, Device, DeviceArena, DeviceError, PartRoom};
 use kvik_kernels::{KvLayout, Pool};
 
@@ -36,7 +36,7 @@ pub struct DeviceRunner {
     /// `None` while the device is lost.
     stored: Option<Stored>,
     scratch: Scratch,
-    given: Given,
+    batch_outputs: BatchOutputs,
     /// Keys and values between two steps, if they are not on the device.
     copies: Option<Copies>,
     /// Time spent uploading and recording batches.
@@ -67,13 +67,13 @@ struct Stored {
 
 /// The results of the last batch.
 #[derive(Default)]
-struct Given {
+struct BatchOutputs {
     /// Logits, then hidden states.
     outputs: Vec<f32>,
     likeliest: Vec<Token>,
 }
 
-impl Given {
+impl BatchOutputs {
     /// Reads back the results of a batch once it is computed.
     fn read(
         &mut self,
@@ -116,7 +116,7 @@ impl DeviceRunner {
             pool,
             room,
             scratch: Scratch::default(),
-            given: Given::default(),
+            batch_outputs: BatchOutputs::default(),
             copies: None,
             preparing: Duration::ZERO,
             fault: RefCell::default(),
@@ -128,8 +128,8 @@ impl DeviceRunner {
 
     /// The auxiliary state of sequences with blocks of a layout: none. Windowed layers store all positions of a block,
     /// as the other layers do.
-    pub fn beside(layout: &KvLayout) -> Beside {
-        Beside { block_bytes: layout.block_bytes(), windows: None, state_bytes: 0 }
+    pub fn auxiliary(layout: &KvLayout) -> AuxiliaryState {
+        AuxiliaryState { block_bytes: layout.block_bytes(), windows: None, state_bytes: 0 }
     }
 
     /// As `self`, with keys and values that do not stay on the device: each step copies in the blocks it reads and
@@ -174,7 +174,7 @@ impl DeviceRunner {
 
     /// Computes a batch, and reads back the results.
     fn run(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        let DeviceRunner { model, stored, front, scratch, given, copies, preparing, .. } = self;
+        let DeviceRunner { model, stored, front, scratch, batch_outputs, copies, preparing, .. } = self;
         let lost = || DeviceError::Lost { reason: "it was lost before".to_owned() };
         let Stored { arena, angles, parts } = stored.as_mut().ok_or_else(lost)?;
         let (weights, config, device) =
@@ -199,7 +199,7 @@ impl DeviceRunner {
         if let Some(copies) = copies {
             copies.fetch(device, arena, batch)?;
         }
-        given.read(device, config, (buffers, logits), &rows.wanted)
+        batch_outputs.read(device, config, (buffers, logits), &rows.wanted)
     }
 
     /// Records the first fault: later ones follow from it.
@@ -339,7 +339,10 @@ impl Runner for DeviceRunner {
         }
         self.pulse.beat();
         match self.fault() {
-            None => Ok(Computed { outputs: &self.given.outputs, likeliest: &self.given.likeliest }),
+            None => Ok(Computed {
+                outputs: &self.batch_outputs.outputs,
+                likeliest: &self.batch_outputs.likeliest,
+            }),
             Some(fault) => Err(fault),
         }
     }

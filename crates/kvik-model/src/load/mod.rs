@@ -114,7 +114,7 @@ impl LoadedModel {
 }
 
 /// The name of a model in its files, with spaces replaced: for URLs and clients.
-pub fn spoken_name(own: &str) -> String {
+pub fn url_name(own: &str) -> String {
     let name: Vec<&str> = own.split_whitespace().collect();
     if name.is_empty() { "model".to_owned() } else { name.join("-") }
 }

@@ -471,7 +471,7 @@ fn read_settings(config: &Value) -> Result<(), String> {
     let config =
         config_from_json(config.to_string().as_bytes(), "test").map_err(|error| error.to_string())?;
     let layout = ModelRunner::uniform_layout(&config, KvFormat::F16);
-    let _ = ModelRunner::beside(&config, &layout, 512);
+    let _ = ModelRunner::auxiliary(&config, &layout, 512);
     Ok(())
 }
 

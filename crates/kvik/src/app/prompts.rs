@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::retain::Retention;
-use kvik_engine::api::{KeptPrompt, Retained};
+use kvik_engine::api::{PinnedPrompt, Retained};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -207,7 +207,7 @@ impl RecordKey for PromptKey {
 
 /// The hash by which a change is detected: of the model with its adapters, the prompt's tokens, and its
 /// retention.
-pub(crate) fn sha256(model: &[u8; 32], prompt: &KeptPrompt) -> String {
+pub(crate) fn sha256(model: &[u8; 32], prompt: &PinnedPrompt) -> String {
     let mut hasher = Sha256::new();
     hasher.update(model);
     prompt.tokens.iter().for_each(|token| hasher.update(token.to_le_bytes()));
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_of_tokens_and_model_and_adapters_and_what_is_kept() {
-        let prompt = |tokens: &[u32]| KeptPrompt {
+        let prompt = |tokens: &[u32]| PinnedPrompt {
             tokens: tokens.to_vec(),
             adapters: None,
             salt: [0; 16],
@@ -309,12 +309,15 @@ mod tests {
         assert_eq!(base, sha256(&[0; 32], &prompt(&[1, 2])));
         assert_ne!(base, sha256(&[1; 32], &prompt(&[1, 2])));
         assert_ne!(base, sha256(&[0; 32], &prompt(&[1, 2, 0])));
-        let part = |text: &str| KeptPrompt { retention: Some(text.parse().unwrap()), ..prompt(&[1, 2]) };
+        let part = |text: &str| PinnedPrompt { retention: Some(text.parse().unwrap()), ..prompt(&[1, 2]) };
         let parts = ["keydiff:0.5", "keydiff:0.25"].map(|text| sha256(&[0; 32], &part(text)));
         assert!(parts[0] != parts[1] && !parts.contains(&base));
         let with = |scale: f32| {
             let used = AdapterUse { adapter: AdapterId(0), scale };
-            sha256(&[0; 32], &KeptPrompt { adapters: AdapterMix::new([(used, [7; 32])]), ..prompt(&[1, 2]) })
+            sha256(
+                &[0; 32],
+                &PinnedPrompt { adapters: AdapterMix::new([(used, [7; 32])]), ..prompt(&[1, 2]) },
+            )
         };
         assert!(with(1.0) != with(0.5) && with(1.0) != base && with(0.0) == base);
     }

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use clap::Args;
 use kvik_cache::retain::{Retention, RetentionError};
-use kvik_cache::{Beside, blocks_for};
+use kvik_cache::{AuxiliaryState, blocks_for};
 use kvik_engine::config::usual::STEP_ROWS;
 use kvik_kernels::{KvFormat, KvLayout};
 use kvik_model::load::LoadedModel;
@@ -126,8 +126,9 @@ impl Plan {
         }
         let stored = ModelRunner::uniform_layout(config, KvFormat::F16).layers()[0];
         let cost = |layout: &KvLayout| {
-            let beside = ModelRunner::beside(config, layout, STEP_ROWS);
-            let cost = FormatCost::new(layout, beside, context_tokens, args.users, weight_bytes, ram_bytes);
+            let auxiliary = ModelRunner::auxiliary(config, layout, STEP_ROWS);
+            let cost =
+                FormatCost::new(layout, auxiliary, context_tokens, args.users, weight_bytes, ram_bytes);
             let blocks = ram_bytes.map(|ram| ram.saturating_sub(weight_bytes) / layout.block_bytes() as u64);
             let retained = |retention| RetainedCost::new(retention, layout, context_tokens, blocks);
             FormatCost { retained: retention.map(retained), ..cost }
@@ -267,14 +268,14 @@ fn layouts(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Vec<KvLayout
 impl FormatCost {
     fn new(
         layout: &KvLayout,
-        beside: Beside,
+        auxiliary: AuxiliaryState,
         context_tokens: usize,
         users: usize,
         weight_bytes: u64,
         ram_bytes: Option<u64>,
     ) -> FormatCost {
-        let block_bytes = beside.block_bytes as u64;
-        let blocks = beside.needed(context_tokens) as u64;
+        let block_bytes = auxiliary.block_bytes as u64;
+        let blocks = auxiliary.needed(context_tokens) as u64;
         let bytes_per_context = blocks * block_bytes;
         let bytes_all_users = bytes_per_context * users as u64;
         let blocks_that_fit = ram_bytes.map(|ram| ram.saturating_sub(weight_bytes) / block_bytes);
@@ -285,7 +286,7 @@ impl FormatCost {
             bytes_all_users,
             bytes_with_weights: weight_bytes + bytes_all_users,
             tokens_that_fit: blocks_that_fit
-                .map(|fitting| beside.positions_that_fit(fitting as usize) as u64),
+                .map(|fitting| auxiliary.positions_that_fit(fitting as usize) as u64),
             users_that_fit: blocks_that_fit.map(|fitting| fitting / blocks.max(1)),
             retained: None,
         }
@@ -358,7 +359,7 @@ mod tests {
             let layout = ModelRunner::uniform_layout(&config, format);
             let cost = FormatCost::new(
                 &layout,
-                ModelRunner::beside(&config, &layout, STEP_ROWS),
+                ModelRunner::auxiliary(&config, &layout, STEP_ROWS),
                 tokens,
                 1,
                 0,
@@ -376,7 +377,7 @@ mod tests {
         let model = ModelConfig { arch: Arch::DeepSeek2, extras, ..config(27, 16, 16, 192) };
         let cost = |format| {
             let layout = ModelRunner::uniform_layout(&model, format);
-            FormatCost::new(&layout, Beside::default(), 1, 1, 0, None).bytes_per_token
+            FormatCost::new(&layout, AuxiliaryState::default(), 1, 1, 0, None).bytes_per_token
         };
         assert_eq!(cost(KvFormat::F16), 27 * 576 * 2);
         assert_eq!(cost(KvFormat::Q8), 27 * (576 + 8));
@@ -406,7 +407,8 @@ mod tests {
     fn what_fits_is_counted_in_whole_blocks_beside_the_weights() {
         let model = config(32, 32, 32, 128);
         let layout = ModelRunner::uniform_layout(&model, KvFormat::F16);
-        let (held, gib, weights) = (beside(&model, &layout), 1u64 << 30, 3u64 << 30);
+        let (held, gib, weights) =
+            (ModelRunner::auxiliary(&model, &layout, STEP_ROWS), 1u64 << 30, 3u64 << 30);
         let cost = FormatCost::new(&layout, held, 2048, 2, weights, Some(weights + 5 * gib / 2));
         assert_eq!(cost.bytes_with_weights, weights + 2 * gib);
         assert_eq!((cost.users_that_fit, cost.tokens_that_fit), (Some(2), Some(5120)));

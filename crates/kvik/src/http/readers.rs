@@ -82,7 +82,7 @@ impl Readers {
 
     /// Acquires a permit. Dropping the future leaves the queue.
     pub(crate) async fn enter(self: &Arc<Self>, reader: Reader) -> Result<Permit, ApiError> {
-        self.line_up(reader).await.map_err(|_| ApiError::stopping())
+        self.acquire(reader).await.map_err(|_| ApiError::stopping())
     }
 
     /// Runs blocking work on a thread for it, with a permit. If the client leaves, the work is notified; the permit is
@@ -140,7 +140,7 @@ impl Readers {
         turn
     }
 
-    fn line_up(self: &Arc<Self>, reader: Reader) -> oneshot::Receiver<Permit> {
+    fn acquire(self: &Arc<Self>, reader: Reader) -> oneshot::Receiver<Permit> {
         let (go, turn) = oneshot::channel();
         let mut state = self.lock();
         state.waiting.push_back(Waiter { reader, go });
@@ -155,7 +155,7 @@ impl Readers {
             let Some(Waiter { reader, go }) = state.waiting.remove(index) else { return };
             let permit = Permit { readers: Some(self.clone()), reader };
             match go.send(permit) {
-                Ok(()) => state.seat(reader),
+                Ok(()) => state.grant(reader),
                 // The client has left at this moment; no permit is granted.
                 Err(mut permit) => permit.readers = None,
             }
@@ -171,7 +171,7 @@ impl Readers {
 
     fn leave(self: &Arc<Self>, reader: Reader) {
         let mut state = self.lock();
-        if let Some(index) = state.reading.iter().position(|seated| *seated == reader) {
+        if let Some(index) = state.reading.iter().position(|holders| *holders == reader) {
             state.reading.swap_remove(index);
         }
         self.fill(&mut state);
@@ -189,19 +189,19 @@ impl State {
         if self.reading.len() >= READERS {
             return None;
         }
-        let seated = |of: &dyn Fn(&Reader) -> bool| self.reading.iter().filter(|reader| of(reader)).count();
+        let holders = |of: &dyn Fn(&Reader) -> bool| self.reading.iter().filter(|reader| of(reader)).count();
         let may_enter = |waiter: &Waiter| {
             let Reader { tenant, large } = waiter.reader;
             // At most one large body at a time, so that small ones wait only for short work.
-            let fits = !large || seated(&|reader| reader.large) == 0;
-            fits && seated(&|reader| reader.tenant == tenant) < per_tenant
+            let fits = !large || holders(&|reader| reader.large) == 0;
+            fits && holders(&|reader| reader.tenant == tenant) < per_tenant
         };
         let waiting = self.waiting.iter().enumerate().filter(|(_, waiter)| may_enter(waiter));
         let last_turn = |waiter: &Waiter| self.turns.get(&waiter.reader.tenant).copied().unwrap_or(0);
         waiting.min_by_key(|(index, waiter)| (last_turn(waiter), *index)).map(|(index, _)| index)
     }
 
-    fn seat(&mut self, reader: Reader) {
+    fn grant(&mut self, reader: Reader) {
         self.turn += 1;
         self.turns.insert(reader.tenant, self.turn);
         self.reading.push(reader);
@@ -260,13 +260,13 @@ impl Permit {
     }
 
     /// Releases the permit temporarily.
-    fn stand_up(&self) {
+    fn release(&self) {
         self.readers.iter().for_each(|readers| readers.leave(self.reader));
     }
 
     /// Reacquires the permit at once, in addition to the current readers: waiting for it here could deadlock on a lock
     /// that this thread holds.
-    fn sit_down(&self) {
+    fn reacquire(&self) {
         self.readers.iter().for_each(|readers| readers.lock().reading.push(self.reader));
     }
 }
@@ -277,11 +277,11 @@ pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
     struct Away(Option<Permit>);
     impl Drop for Away {
         fn drop(&mut self) {
-            let permit = self.0.take().inspect(Permit::sit_down);
+            let permit = self.0.take().inspect(Permit::reacquire);
             PERMIT.set(permit);
         }
     }
-    let _away = Away(PERMIT.take().inspect(Permit::stand_up));
+    let _away = Away(PERMIT.take().inspect(Permit::release));
     wait()
 }
 
@@ -445,12 +445,12 @@ mod tests {
         let permit = |readers: &Arc<Readers>| ask(readers, 0, LARGE).1.take().unwrap();
         permit(&readers).read(|| {
             assert!(!ask(&readers, 0, LARGE).is_in());
-            let beside = aside(|| {
+            let auxiliary = aside(|| {
                 aside(|| ());
                 permit(&readers)
             });
             assert!(!ask(&readers, 0, SMALL).is_in(), "both read now");
-            drop(beside);
+            drop(auxiliary);
             assert!(!ask(&readers, 0, LARGE).is_in() && ask(&readers, 0, SMALL).is_in());
         });
         assert!(readers.lock().reading.is_empty());

@@ -6,7 +6,7 @@ use kvik_cache::CacheConfig;
 use kvik_engine::config::usual::DRAFT_ROWS;
 use kvik_engine::engine::{Attached, EngineConfig};
 use kvik_engine::stats::DraftSources;
-use kvik_model::load::spoken_name;
+use kvik_model::load::url_name;
 use kvik_session::{KvBudget, Placed, Session, SessionError, Start, TemplateVariables};
 
 use super::{
@@ -148,8 +148,8 @@ fn stall() -> Option<Box<dyn FnMut() + Send>> {
 
 fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) -> ModelCard {
     ModelCard {
-        name: spoken_name(&model.config().name),
-        own_name: spoken_name(&model.config().name),
+        name: url_name(&model.config().name),
+        own_name: url_name(&model.config().name),
         family: model.config().arch.name().to_owned(),
         source: args.source().into(),
         embedded: args.is_embedded(),
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn names_are_fit_for_urls() {
-        assert_eq!(spoken_name("Qwen3 0.6B Instruct"), "Qwen3-0.6B-Instruct");
-        assert_eq!(spoken_name(" "), "model");
+        assert_eq!(url_name("Qwen3 0.6B Instruct"), "Qwen3-0.6B-Instruct");
+        assert_eq!(url_name(" "), "model");
     }
 }

@@ -203,7 +203,7 @@ impl Retaining {
 
 /// Refuses a retention that the model does not support, before any request uses it.
 fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<()> {
-    if !config.beside.is_nothing() {
+    if !config.auxiliary.is_nothing() {
         return Err(RetentionError::Windows.into());
     }
     if config.latent {

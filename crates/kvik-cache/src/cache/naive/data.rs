@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::beside::Beside;
+use crate::auxiliary::AuxiliaryState;
 use crate::cache::life::Told;
 use crate::evict::{Policy, Share};
 use crate::explain::Eviction;
@@ -14,7 +14,7 @@ use crate::lifetime::{Keep, Lifetime};
 #[derive(Debug)]
 pub(crate) struct Naive {
     pub(super) blocks: usize,
-    pub(super) needs: Beside,
+    pub(super) needs: AuxiliaryState,
     pub(crate) places: Vec<NamedPlace>,
     pub(super) policy: Policy,
     pub(crate) entries: Vec<Entry>,
@@ -83,11 +83,11 @@ pub(super) struct Running {
     /// Number of its own blocks.
     pub(super) owned: usize,
     pub(super) lifetime: Lifetime,
-    pub(super) beside: Held,
+    pub(super) auxiliary: Held,
 }
 
 impl Naive {
-    pub(crate) fn new(blocks: usize, policy: Policy, pinned_max: usize, needs: Beside) -> Naive {
+    pub(crate) fn new(blocks: usize, policy: Policy, pinned_max: usize, needs: AuxiliaryState) -> Naive {
         Naive {
             blocks,
             needs,
@@ -144,7 +144,7 @@ pub(super) type PlaceName = (NamespaceId, Vec<Token>, u8);
 
 impl Held {
     /// The size of the auxiliary state, in blocks.
-    pub(super) fn all_units(&self, needs: &Beside) -> usize {
+    pub(super) fn all_units(&self, needs: &AuxiliaryState) -> usize {
         self.units + self.saves.len() * needs.units(0, 1)
     }
 

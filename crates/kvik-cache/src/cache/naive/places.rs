@@ -14,7 +14,7 @@ impl Naive {
     }
 
     pub(crate) fn withheld(&self) -> usize {
-        let running = self.running.values().map(|running| running.beside.all_units(&self.needs));
+        let running = self.running.values().map(|running| running.auxiliary.all_units(&self.needs));
         running.sum::<usize>() + self.places.iter().map(|place| place.units).sum::<usize>()
     }
 
@@ -39,7 +39,7 @@ impl Naive {
         let name = (self.home(namespace, prefix), prefix);
         let runs = self.running.values().any(|running| {
             let blocks = running.leased.len() / BLOCK_POSITIONS;
-            (running.beside.parts_from..blocks).any(|index| {
+            (running.auxiliary.parts_from..blocks).any(|index| {
                 let prefix = &running.leased[..(index + 1) * BLOCK_POSITIONS];
                 (self.home(running.namespace, prefix), prefix) == name
             })
@@ -202,8 +202,8 @@ impl Naive {
         let running = &self.running[&seq];
         let index = blocks_for(tokens) - 1;
         let lacks = known.len() > tokens && !self.is_part_held(running.namespace, known);
-        if lacks && index >= running.beside.parts_from {
-            self.running.get_mut(&seq).unwrap().beside.parts_from = index + 1;
+        if lacks && index >= running.auxiliary.parts_from {
+            self.running.get_mut(&seq).unwrap().auxiliary.parts_from = index + 1;
         }
     }
 
@@ -216,15 +216,15 @@ impl Naive {
     pub(crate) fn mark(&mut self, seq: SeqId, positions: usize) {
         let rest = if self.needs.state_bytes > 0 { positions % BLOCK_POSITIONS } else { 0 };
         let index = (positions - rest).checked_sub(1).filter(|_| !self.needs.is_nothing());
-        let marks = &mut self.running.get_mut(&seq).unwrap().beside.marks;
+        let marks = &mut self.running.get_mut(&seq).unwrap().auxiliary.marks;
         marks.extend(index.map(|last| last / BLOCK_POSITIONS));
     }
 
     pub(crate) fn prepare(&mut self, seq: SeqId, from: usize, to: usize) {
-        let Running { namespace, beside, .. } = self.running.get_mut(&seq).unwrap();
+        let Running { namespace, auxiliary, .. } = self.running.get_mut(&seq).unwrap();
         let namespace = *namespace;
-        beside.saves.clear();
-        let mut due = beside.marks.clone();
+        auxiliary.saves.clear();
+        let mut due = auxiliary.marks.clone();
         due.sort_unstable();
         due.dedup();
         let has_state = self.needs.state_bytes > 0;
@@ -233,18 +233,18 @@ impl Naive {
             if !self.make_room_for_place(namespace, self.needs.units(0, 1)) {
                 return;
             }
-            self.running.get_mut(&seq).unwrap().beside.saves.push(index);
+            self.running.get_mut(&seq).unwrap().auxiliary.saves.push(index);
         }
     }
 
     pub(crate) fn advance(&mut self, seq: SeqId, positions: usize) {
         let published = self.running[&seq].leased.len() / BLOCK_POSITIONS;
-        let held = &mut self.running.get_mut(&seq).unwrap().beside;
+        let held = &mut self.running.get_mut(&seq).unwrap().auxiliary;
         let mut due: Vec<usize> = held.marks.extract_if(.., |index| *index < published).collect();
         due.sort_unstable();
         due.dedup();
         for index in due {
-            let saves = &mut self.running.get_mut(&seq).unwrap().beside.saves;
+            let saves = &mut self.running.get_mut(&seq).unwrap().auxiliary.saves;
             let saved = saves.extract_if(.., |save| *save == index).count();
             if saved > 0 || self.needs.state_bytes == 0 {
                 self.add_place(seq, index, BLOCK_POSITIONS as u8, None);
@@ -252,7 +252,7 @@ impl Naive {
         }
         let earliest = self.needs.first_part_of_place(positions / BLOCK_POSITIONS);
         let (leased, owned) = self.table(seq);
-        let held = &mut self.running.get_mut(&seq).unwrap().beside;
+        let held = &mut self.running.get_mut(&seq).unwrap().auxiliary;
         held.saves.clear();
         held.parts_from = held.parts_from.max(earliest.min(leased + owned));
     }
@@ -262,10 +262,10 @@ impl Naive {
         if tokens == 0 || self.needs.is_nothing() {
             return;
         }
-        let Running { namespace, beside, .. } = self.running.get_mut(&seq).unwrap();
-        let (namespace, has_state) = (*namespace, self.needs.state_bytes > 0 && beside.units > 0);
-        beside.units = 0;
-        beside.saves.clear();
+        let Running { namespace, auxiliary, .. } = self.running.get_mut(&seq).unwrap();
+        let (namespace, has_state) = (*namespace, self.needs.state_bytes > 0 && auxiliary.units > 0);
+        auxiliary.units = 0;
+        auxiliary.saves.clear();
         let (index, within) = ((tokens - 1) / BLOCK_POSITIONS, (tokens - 1) % BLOCK_POSITIONS + 1);
         if self.needs.state_bytes == 0 {
             self.add_place(seq, index, BLOCK_POSITIONS as u8, tail);
@@ -286,7 +286,7 @@ impl Naive {
         let namespace = self.home(by, &prefix);
         let first = match needs.windows {
             None => index + 1,
-            Some(_) => running.beside.parts_from.max(needs.first_part_of_place(index)),
+            Some(_) => running.auxiliary.parts_from.max(needs.first_part_of_place(index)),
         };
         let lacks_parts = needs.windows.is_some() && first > needs.first_part(end);
         let first = first.min(index + 1);

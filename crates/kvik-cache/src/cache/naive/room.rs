@@ -121,7 +121,7 @@ impl Naive {
         let cached = self.entries.iter().filter(|entry| self.tenant(entry.namespace) == tenant).count();
         let places = self.places.iter().filter(|place| self.tenant(place.namespace) == tenant);
         let running = self.running.values().filter(|running| self.tenant(running.namespace) == tenant);
-        let running = running.map(|running| running.owned + running.beside.all_units(&self.needs));
+        let running = running.map(|running| running.owned + running.auxiliary.all_units(&self.needs));
         cached + places.map(|place| place.units).sum::<usize>() + running.sum::<usize>()
     }
 

@@ -8,7 +8,7 @@ use kvik_cache::{BLOCK_POSITIONS, NamespaceId, SeqId, StopReason, Token};
 
 use super::find::Worth;
 use super::load::{EndedLoad, Load, Prefix, Reason};
-use super::{Disk, Elsewhere, LoadContext};
+use super::{Disk, LoadContext, LowerTiers};
 use crate::schedule::namespaces::Roots;
 use crate::schedule::prefix::common_prefix;
 
@@ -28,7 +28,7 @@ pub(crate) struct Fetch {
     /// Where the blocks were when the load began.
     reads: Reads,
     /// Tokens before those that come from the shared store, if some do.
-    near: Option<usize>,
+    local: Option<usize>,
     /// The shared store's answer, as far as known.
     pub(super) asked: Asked,
     /// Why the disk did not help, if it had something.
@@ -117,11 +117,11 @@ impl Fetch {
     }
 
     /// The tokens among `cached` that were loaded.
-    pub(crate) fn loaded(&self, cached: usize) -> Elsewhere {
+    pub(crate) fn loaded(&self, cached: usize) -> LowerTiers {
         let cached = cached.min(self.promised);
-        let near = self.near.unwrap_or(cached).min(cached);
-        let remote = cached - near.max(self.known).min(cached);
-        Elsewhere { remote, ..Elsewhere::of(near.saturating_sub(self.known), self.reads) }
+        let local = self.local.unwrap_or(cached).min(cached);
+        let remote = cached - local.max(self.known).min(cached);
+        LowerTiers { remote, ..LowerTiers::of(local.saturating_sub(self.known), self.reads) }
     }
 
     /// Ends the wait for a load; its request continues with what is there.
@@ -174,7 +174,7 @@ impl Disk {
         let until = fetch.until();
         let (prefix, far_verdict) = self.prefix(fetch, wanted, roots, worth);
         (fetch.wait, fetch.verdict) = (Wait::Over, near_verdict.or(far_verdict));
-        if prefix.slots.is_empty() && prefix.far.is_none() {
+        if prefix.slots.is_empty() && prefix.remote_part.is_none() {
             return false;
         }
         let promised = common_prefix(tokens, &prefix.tokens);
@@ -193,9 +193,9 @@ impl Disk {
                 // This may be another request's load, which reads the same blocks from elsewhere.
                 let load = self.load(seq);
                 let reads = load.map_or_else(Reads::default, |load| load.reads);
-                let near = load.and_then(Load::near);
+                let local = load.and_then(Load::local);
                 let wait = Wait::Load { seq, until };
-                *fetch = Fetch { wait, known, promised, reads, near, ..*fetch };
+                *fetch = Fetch { wait, known, promised, reads, local, ..*fetch };
             }
             // If there is no room for a load, there is none for the sequence either, unless no sequence runs.
             None if !small && (full || context.running > 0) => fetch.wait = Wait::Capacity { until },
@@ -219,17 +219,17 @@ impl Disk {
         let mut tokens = wanted[..first * BLOCK_POSITIONS].to_vec();
         tokens.extend(slots.iter().flat_map(|&slot| self.tier.record(slot).tokens.as_slice()));
         tokens.truncate(end.unwrap_or(usize::MAX));
-        let near = common_prefix(wanted, &tokens) / BLOCK_POSITIONS;
-        let (far, verdict) = match self.worth_fetching(fetch, (roots, wanted), near, ttl) {
-            Ok(far) => (far, None),
+        let local = common_prefix(wanted, &tokens) / BLOCK_POSITIONS;
+        let (remote_part, verdict) = match self.worth_fetching(fetch, (roots, wanted), local, ttl) {
+            Ok(remote_part) => (remote_part, None),
             Err(why) => (None, Some(why)),
         };
-        if let Some(far) = &far {
+        if let Some(remote_part) = &remote_part {
             // A partial last block is replaced by a whole one.
-            slots.truncate(near - first);
-            tokens = wanted[..far.blocks.end * BLOCK_POSITIONS].to_vec();
+            slots.truncate(local - first);
+            tokens = wanted[..remote_part.blocks.end * BLOCK_POSITIONS].to_vec();
         }
-        (Prefix { namespace, tokens, slots, pieces, far }, verdict)
+        (Prefix { namespace, tokens, slots, pieces, remote_part }, verdict)
     }
 
     fn load(&self, seq: SeqId) -> Option<&Load> {
@@ -261,12 +261,12 @@ impl Disk {
     /// and for other nodes as long as they are expected to take.
     fn patience(&self, prefix: &Prefix, known: usize, promised: usize) -> Duration {
         let compute = |tokens| self.cost.compute_time(tokens).map_or(PATIENCE, |compute| compute + GRACE);
-        match &prefix.far {
+        match &prefix.remote_part {
             None => compute(promised.saturating_sub(known)),
-            Some(far) if prefix.slots.is_empty() => far.patience,
-            Some(far) => {
-                let near = (far.blocks.start * BLOCK_POSITIONS).saturating_sub(known);
-                compute(near) + far.patience
+            Some(remote_part) if prefix.slots.is_empty() => remote_part.patience,
+            Some(remote_part) => {
+                let local = (remote_part.blocks.start * BLOCK_POSITIONS).saturating_sub(known);
+                compute(local) + remote_part.patience
             }
         }
     }

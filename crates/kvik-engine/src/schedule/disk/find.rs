@@ -6,7 +6,7 @@ use kvik_cache::tier::{Found, Relation, SlotId};
 use kvik_cache::{BLOCK_POSITIONS, Followers, Identity, Match, StopReason, Token};
 
 use super::states::{StoredState, before_pieces};
-use super::{Disk, Elsewhere};
+use super::{Disk, LowerTiers};
 use crate::schedule::namespaces::Roots;
 
 /// Maximum number of private prompts that are remembered.
@@ -45,7 +45,7 @@ impl Disk {
     ) -> (Found, Option<StoredState>) {
         let mut found = self.find(roots, tokens, known, now);
         self.leave_out_unusable(&mut found, known);
-        if self.beside.state_bytes == 0 || found.slots.is_empty() {
+        if self.auxiliary.state_bytes == 0 || found.slots.is_empty() {
             return (found, None);
         }
         let whole = known - known % BLOCK_POSITIONS;
@@ -88,17 +88,17 @@ impl Disk {
         prompt: &[Token],
         ram: Match,
         now: Duration,
-    ) -> (Match, Elsewhere) {
+    ) -> (Match, LowerTiers) {
         let (mut found, state) = self.find_usable(roots, prompt, ram.tokens, now);
         let trimmed = state.is_none() && self.trim(&mut found);
         let whole = ram.tokens - ram.tokens % BLOCK_POSITIONS;
         let tokens = whole + found.tokens;
-        let because = |stop| (Match { stop, evicted: None, ..ram }, Elsewhere::default());
+        let because = |stop| (Match { stop, evicted: None, ..ram }, LowerTiers::default());
         if tokens <= ram.tokens {
             let cheaper = trimmed.then_some(StopReason::RecomputeWasCheaper);
             let expired = (whole + found.expired > ram.tokens).then_some(StopReason::Expired);
             let miss = || self.miss_reason(roots, prompt, ram.stop, ram.tokens);
-            return cheaper.or(expired).or_else(miss).map_or((ram, Elsewhere::default()), because);
+            return cheaper.or(expired).or_else(miss).map_or((ram, LowerTiers::default()), because);
         }
         if !self.would_load(&found, tokens - ram.tokens) {
             return because(StopReason::RecomputeWasCheaper);
@@ -109,7 +109,7 @@ impl Disk {
             false if self.ends_within_a_block(&found) => StopReason::Diverged,
             false => StopReason::FirstSeen,
         };
-        let added = Elsewhere::of(tokens - ram.tokens, self.reads(&found.slots));
+        let added = LowerTiers::of(tokens - ram.tokens, self.reads(&found.slots));
         (Match { tokens, stop, evicted: None }, added)
     }
 
@@ -167,7 +167,8 @@ impl Disk {
     /// Whether the blocks found after the first `known` tokens lack a part that windowed layers see at position `end`.
     fn lacks_part(&self, found: &Found, known: usize, end: usize) -> bool {
         let first = known / BLOCK_POSITIONS;
-        let seen = self.beside.first_part(end).saturating_sub(first)..end.div_ceil(BLOCK_POSITIONS) - first;
+        let seen =
+            self.auxiliary.first_part(end).saturating_sub(first)..end.div_ceil(BLOCK_POSITIONS) - first;
         found.slots.get(seen).unwrap_or_default().iter().any(|&slot| self.tier.record(slot).lacks_part)
     }
 

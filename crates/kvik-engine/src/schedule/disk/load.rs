@@ -12,7 +12,7 @@ use kvik_cache::{
 };
 use kvik_model::batch::Runner;
 
-use super::remote::{Far, Remote};
+use super::remote::{Remote, RemotePart};
 use super::{Disk, LoadContext};
 use crate::schedule::ram::Ram;
 use crate::store::remote::RemoteDone;
@@ -34,7 +34,7 @@ pub(super) struct Load {
     /// The slots of the blocks after them, then of the pieces of the state after the last token.
     slots: Vec<SlotId>,
     /// The fetch of the blocks after those from the shared store; then there is no state.
-    far: Option<FarLoad>,
+    remote_part: Option<RemoteLoad>,
     /// Number of blocks read.
     blocks: usize,
     /// Where they were when the load began.
@@ -66,12 +66,12 @@ pub(super) struct Prefix {
     /// The pieces of the state after it; empty if no layer has a state.
     pub(super) pieces: Vec<SlotId>,
     /// The blocks after those of `slots`, which other nodes have computed.
-    pub(super) far: Option<Far>,
+    pub(super) remote_part: Option<RemotePart>,
 }
 
 /// Blocks that are being fetched from the shared store.
 #[derive(Debug)]
-struct FarLoad {
+struct RemoteLoad {
     ticket: u64,
     /// Bytes of a block.
     block_bytes: usize,
@@ -103,7 +103,7 @@ impl Disk {
         while let Some(completed) = self.store.completed() {
             self.complete(completed, cache, runner);
         }
-        self.collect_far(cache, runner);
+        self.collect_remote(cache, runner);
         for index in 0..self.loads.len() {
             self.issue(index);
             let load = &self.loads[index];
@@ -125,7 +125,7 @@ impl Disk {
 
     /// Loads that fetch blocks of other nodes.
     pub(super) fn fetches(&self) -> usize {
-        self.loads.iter().filter(|load| load.far.is_some()).count()
+        self.loads.iter().filter(|load| load.remote_part.is_some()).count()
     }
 
     /// Number of loads that may start.
@@ -146,20 +146,20 @@ impl Disk {
         reason: Reason,
         context: &mut LoadContext<'_>,
     ) -> Option<SeqId> {
-        let Prefix { namespace, tokens, mut slots, pieces, far } = prefix;
+        let Prefix { namespace, tokens, mut slots, pieces, remote_part } = prefix;
         let now = context.now;
-        let ttl = match &far {
+        let ttl = match &remote_part {
             None => self.ttl_of(*slots.last()?, reason, now),
-            Some(far) => Some(far.ttl),
+            Some(remote_part) => Some(remote_part.ttl),
         };
-        let blocks = slots.len() + far.as_ref().map_or(0, |far| far.blocks.len());
+        let blocks = slots.len() + remote_part.as_ref().map_or(0, |part| part.blocks.len());
         let first = blocks_for(tokens.len()) - blocks;
         let seq = take_blocks(namespace, &tokens, first, ttl, context)?;
         // Of the part that windowed layers see, only what the prefix needs at its end is read.
         context.ram.cache.advance(seq, tokens.len());
         slots.extend(pieces);
         let reads = self.reads(&slots);
-        let far = far.and_then(|far| self.start_fetch(&far));
+        let remote_part = remote_part.and_then(|remote_part| self.start_fetch(&remote_part));
         self.tier.pin_for_reading(&slots);
         let ticket = self.next_ticket;
         self.next_ticket += slots.len() as u64;
@@ -170,7 +170,7 @@ impl Disk {
             first,
             arrived: vec![false; blocks.max(slots.len())],
             slots,
-            far,
+            remote_part,
             blocks,
             reads,
             issued: 0,
@@ -194,7 +194,7 @@ impl Disk {
         self.stop_fetch(&load, now);
         // A load that was ended before anything was read gives no measurement of the disk, nor does one that also
         // waited for other nodes.
-        if load.far.is_none() && (ready > 0 || load.failed || now >= load.deadline) {
+        if load.remote_part.is_none() && (ready > 0 || load.failed || now >= load.deadline) {
             self.cost.loaded(load.read(ready.max(1)), now.saturating_sub(load.started));
         }
         for &slot in &load.slots[load.issued..] {
@@ -303,27 +303,30 @@ impl Disk {
 
 /// The part of a load that comes from the shared store.
 impl Disk {
-    fn start_fetch(&mut self, far: &Far) -> Option<FarLoad> {
+    fn start_fetch(&mut self, remote_part: &RemotePart) -> Option<RemoteLoad> {
         let remote = self.remote.as_mut()?;
-        Some(FarLoad { ticket: remote.fetch(far), block_bytes: remote.block_bytes, ended: false })
+        Some(RemoteLoad { ticket: remote.fetch(remote_part), block_bytes: remote.block_bytes, ended: false })
     }
 
     /// Cancels the fetch of a load, unless it has ended.
     fn stop_fetch(&mut self, load: &Load, now: Duration) {
-        if let (Some(far), Some(remote)) = (load.far.as_ref().filter(|far| !far.ended), &mut self.remote) {
-            remote.store.cancel(far.ticket, now >= load.deadline);
+        if let (Some(remote_part), Some(remote)) =
+            (load.remote_part.as_ref().filter(|part| !part.ended), &mut self.remote)
+        {
+            remote.store.cancel(remote_part.ticket, now >= load.deadline);
         }
     }
 
     /// Processes completed fetches.
-    fn collect_far(&mut self, cache: &mut Cache, runner: &mut dyn Runner) {
+    fn collect_remote(&mut self, cache: &mut Cache, runner: &mut dyn Runner) {
         while let Some(done) = self.remote.as_mut().and_then(Remote::done) {
             let (RemoteDone::Read { ticket, .. } | RemoteDone::Ended { ticket, .. }) = done else { continue };
-            let theirs = |load: &&mut Load| load.far.as_ref().is_some_and(|far| far.ticket == ticket);
+            let theirs =
+                |load: &&mut Load| load.remote_part.as_ref().is_some_and(|part| part.ticket == ticket);
             let Some(load) = self.loads.iter_mut().find(theirs) else { continue };
             match done {
-                RemoteDone::Read { first, bytes, .. } => load.take_far(first, &bytes, cache, runner),
-                _ => load.end_far(),
+                RemoteDone::Read { first, bytes, .. } => load.take_remote(first, &bytes, cache, runner),
+                _ => load.end_remote(),
             }
         }
     }
@@ -357,8 +360,8 @@ fn take_blocks(
         return None;
     }
     let seq = ram.new_seq();
-    if ram.holds_beside() {
-        return take_beside(seq, namespace, tokens, first, ttl, ram);
+    if ram.holds_auxiliary() {
+        return take_auxiliary(seq, namespace, tokens, first, ttl, ram);
     }
     let admission = Admission {
         seq,
@@ -378,7 +381,7 @@ fn take_blocks(
 
 /// Like `take_blocks`, for models whose sequences hold auxiliary state: it need not be possible to continue where the
 /// blocks in RAM end.
-fn take_beside(
+fn take_auxiliary(
     seq: SeqId,
     namespace: NamespaceId,
     tokens: &[Token],
@@ -399,9 +402,9 @@ fn take_beside(
 
 impl Load {
     /// Writes blocks that were fetched; the first of them is block `first` of the prompt.
-    fn take_far(&mut self, first: usize, bytes: &[u8], cache: &Cache, runner: &mut dyn Runner) {
-        let Some(far) = &self.far else { return };
-        for (bytes, at) in bytes.chunks_exact(far.block_bytes).zip(first..) {
+    fn take_remote(&mut self, first: usize, bytes: &[u8], cache: &Cache, runner: &mut dyn Runner) {
+        let Some(remote_part) = &self.remote_part else { return };
+        for (bytes, at) in bytes.chunks_exact(remote_part.block_bytes).zip(first..) {
             // A run may begin before the wanted range and end after it.
             let index =
                 at.checked_sub(self.first).filter(|index| (self.slots.len()..self.blocks).contains(index));
@@ -412,15 +415,15 @@ impl Load {
     }
 
     /// Marks the fetch as ended.
-    fn end_far(&mut self) {
-        if let Some(far) = &mut self.far {
-            far.ended = true;
+    fn end_remote(&mut self) {
+        if let Some(remote_part) = &mut self.remote_part {
+            remote_part.ended = true;
         }
     }
 
     /// Tokens before those that come from other nodes, if some do.
-    pub(super) fn near(&self) -> Option<usize> {
-        self.far.as_ref().map(|_| (self.first + self.slots.len()) * BLOCK_POSITIONS)
+    pub(super) fn local(&self) -> Option<usize> {
+        self.remote_part.as_ref().map(|_| (self.first + self.slots.len()) * BLOCK_POSITIONS)
     }
 
     /// Leading blocks that have arrived without a gap.
@@ -431,9 +434,11 @@ impl Load {
     /// Why no more of the prefix is there. The disk is judged first, and a load that was ended early says nothing about
     /// other nodes.
     pub(super) fn why_no_more(&self, now: Duration) -> StopReason {
-        let is_over = |far: &FarLoad| far.ended || now >= self.deadline;
-        match &self.far {
-            Some(far) if self.ready() >= self.slots.len() && is_over(far) => StopReason::RemoteFailed,
+        let is_over = |part: &RemoteLoad| part.ended || now >= self.deadline;
+        match &self.remote_part {
+            Some(remote_part) if self.ready() >= self.slots.len() && is_over(remote_part) => {
+                StopReason::RemoteFailed
+            }
             _ if self.failed => StopReason::LoadFailed,
             _ => StopReason::RecomputeWasCheaper,
         }
@@ -452,7 +457,7 @@ impl Load {
 
     /// Whether the load reads a state after its last token.
     pub(super) fn reads_state(&self) -> bool {
-        self.far.is_none() && self.blocks < self.slots.len()
+        self.remote_part.is_none() && self.blocks < self.slots.len()
     }
 
     /// Whether that state is there.
@@ -468,7 +473,7 @@ impl Load {
 
     /// Whether everything on disk has arrived and no more comes from other nodes.
     fn has_all_there_is(&self) -> bool {
-        self.far.as_ref().is_some_and(|far| far.ended) && self.ready() >= self.slots.len()
+        self.remote_part.as_ref().is_some_and(|part| part.ended) && self.ready() >= self.slots.len()
     }
 
     fn has_ended(&self, now: Duration) -> bool {

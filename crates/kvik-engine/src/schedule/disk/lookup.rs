@@ -10,7 +10,7 @@ use std::time::Duration;
 use kvik_cache::{BLOCK_POSITIONS, StopReason, Token};
 
 use super::fetch::{Asked, Fetch, Wait};
-use super::remote::{Far, Remote};
+use super::remote::{Remote, RemotePart};
 use super::{Disk, LoadContext, Wanted};
 use crate::schedule::namespaces::Roots;
 use crate::store::remote::{Chain, Expected};
@@ -112,11 +112,17 @@ impl Disk {
 
     /// The whole blocks of a prompt from block `near` on, without comparing costs; `None` if the store does not
     /// respond.
-    pub(super) fn far(&self, roots: &Roots, tokens: &[Token], near: usize, ttl: Duration) -> Option<Far> {
-        let (blocks, remote) = (near..tokens.len() / BLOCK_POSITIONS, self.remote.as_ref()?);
+    pub(super) fn remote_part(
+        &self,
+        roots: &Roots,
+        tokens: &[Token],
+        local: usize,
+        ttl: Duration,
+    ) -> Option<RemotePart> {
+        let (blocks, remote) = (local..tokens.len() / BLOCK_POSITIONS, self.remote.as_ref()?);
         let expected = remote.store.expected().filter(|_| !blocks.is_empty() && self.shares(roots))?;
         let patience = patience(expected, blocks.len(), None);
-        Some(Far { chain: chain(roots, tokens, blocks.end), blocks, patience, ttl })
+        Some(RemotePart { chain: chain(roots, tokens, blocks.end), blocks, patience, ttl })
     }
 
     /// The part of a prompt that is worth fetching, given that RAM and disk have `near` whole blocks; or why what the
@@ -125,24 +131,24 @@ impl Disk {
         &self,
         fetch: &Fetch,
         (roots, tokens): (&Roots, &[Token]),
-        near: usize,
+        local: usize,
         ttl: Option<Duration>,
-    ) -> Result<Option<Far>, StopReason> {
+    ) -> Result<Option<RemotePart>, StopReason> {
         let (Asked::Found(found), Some(remote)) = (fetch.asked, &self.remote) else { return Ok(None) };
         let found = found.min(tokens.len() / BLOCK_POSITIONS);
         // The lookup was about the prompt, not about its compressed prefix.
-        if found <= near || !self.shares(roots) {
+        if found <= local || !self.shares(roots) {
             return Ok(None);
         }
         let Some(expected) = remote.store.expected() else { return Err(StopReason::RemoteDown) };
-        let blocks = near..found;
+        let blocks = local..found;
         let compute = self.cost.compute_time(blocks.len() * BLOCK_POSITIONS);
         if compute.is_some_and(|compute| compute <= expected.time(blocks.len())) {
             return Err(StopReason::RemoteSlower);
         }
         let patience = patience(expected, blocks.len(), compute);
         let ttl = ttl.map_or(UNUSED_TTL, |ttl| ttl.min(UNUSED_TTL));
-        Ok(Some(Far { chain: chain(roots, tokens, found), blocks, patience, ttl }))
+        Ok(Some(RemotePart { chain: chain(roots, tokens, found), blocks, patience, ttl }))
     }
 }
 

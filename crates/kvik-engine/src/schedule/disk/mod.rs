@@ -41,7 +41,7 @@ mod states;
 use std::time::Duration;
 
 use kvik_cache::tier::{self, CostModel, DiskShare, Reads, Relation, SlotId, Tier};
-use kvik_cache::{Beside, Identity, NamespaceId};
+use kvik_cache::{AuxiliaryState, Identity, NamespaceId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::namespaces::NamespaceTable;
@@ -66,7 +66,7 @@ pub(super) struct Disk {
     store: Box<dyn BlockStore>,
     cost: CostModel,
     /// Auxiliary state that sequences hold in addition to blocks.
-    beside: Beside,
+    auxiliary: AuxiliaryState,
     /// Prefixes being read, oldest first.
     loads: Vec<load::Load>,
     /// Copies of sequences that have ended.
@@ -92,7 +92,7 @@ pub(super) struct Disk {
 
 /// Tokens that are not in the memory they are computed with, by where they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Elsewhere {
+pub(super) struct LowerTiers {
     /// In the host's memory, while blocks in use are on a device.
     pub(super) host: usize,
     /// On disk.
@@ -110,13 +110,13 @@ pub(super) struct LoadContext<'a> {
     pub(super) now: Duration,
 }
 
-impl Elsewhere {
+impl LowerTiers {
     /// Counts `tokens` tokens whose blocks are read like this: all as disk tokens unless every block is in the host's
     /// memory.
-    fn of(tokens: usize, reads: Reads) -> Elsewhere {
+    fn of(tokens: usize, reads: Reads) -> LowerTiers {
         match reads.disk {
-            0 => Elsewhere { host: tokens, ..Elsewhere::default() },
-            _ => Elsewhere { disk: tokens, ..Elsewhere::default() },
+            0 => LowerTiers { host: tokens, ..LowerTiers::default() },
+            _ => LowerTiers { disk: tokens, ..LowerTiers::default() },
         }
     }
 
@@ -126,23 +126,23 @@ impl Elsewhere {
     }
 
     /// The part that covers at most `tokens` tokens, remote ones first.
-    pub(super) fn at_most(self, tokens: usize) -> Elsewhere {
+    pub(super) fn at_most(self, tokens: usize) -> LowerTiers {
         let remote = self.remote.min(tokens);
-        let near = tokens - remote;
-        Elsewhere { host: self.host.min(near), disk: self.disk.min(near), remote }
+        let local = tokens - remote;
+        LowerTiers { host: self.host.min(local), disk: self.disk.min(local), remote }
     }
 }
 
 impl Disk {
-    pub(super) fn new(setup: DiskSetup, beside: Beside) -> Disk {
+    pub(super) fn new(setup: DiskSetup, auxiliary: AuxiliaryState) -> Disk {
         let DiskSetup { tier, store, related, epoch_s, writes_max, warm_blocks, remote, .. } = setup;
         Disk {
             // Hot prefixes come back without recurrent states, without which no sequence could continue.
-            found: if beside.state_bytes > 0 { Vec::new() } else { tier.warmest(warm_blocks, epoch_s) },
+            found: if auxiliary.state_bytes > 0 { Vec::new() } else { tier.warmest(warm_blocks, epoch_s) },
             tier,
             store,
             cost: CostModel::default(),
-            beside,
+            auxiliary,
             loads: Vec::new(),
             unfinished: Vec::new(),
             states: Vec::new(),
@@ -249,7 +249,7 @@ mod tests {
             kv_format: "f32/f32".to_owned(),
             repeat: Default::default(),
             kv_heads: vec![1],
-            beside: Beside::default(),
+            auxiliary: AuxiliaryState::default(),
             latent: false,
             calibration: None,
         })
@@ -259,10 +259,10 @@ mod tests {
     fn a_tier_that_is_absent_holds_nothing() {
         let config = CacheConfig { blocks: 8, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
         let (mut ram, mut table, now) =
-            (Ram::new(config, Beside::default(), false).unwrap(), table(), Duration::from_secs(9));
+            (Ram::new(config, AuxiliaryState::default(), false).unwrap(), table(), Duration::from_secs(9));
         let namespace = table.shared(Sharers::plain([0; 16]), &mut ram.cache);
         let (roots, tokens) = (*table.roots(namespace), (0..40).collect::<Vec<Token>>());
-        let mut disk = Disk::new(DiskSetup::none(), Beside::default());
+        let mut disk = Disk::new(DiskSetup::none(), AuxiliaryState::default());
         disk.note_private(&roots, &tokens);
         disk.add_candidates(&[namespace], &table);
         let stored = Stored {
@@ -277,7 +277,7 @@ mod tests {
         let new = Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
         assert_eq!(
             disk.lookup(&roots, &tokens, new, now),
-            (new, Elsewhere::default()),
+            (new, LowerTiers::default()),
             "not even why it knows nothing"
         );
         let mut context = LoadContext { ram: &mut ram, namespaces: &table, running: 0, now };

@@ -98,7 +98,7 @@ impl Disk {
                 Source::Remote(tokens) => self.remote_prefix(namespace, tokens, context),
             };
             let Some(prefix) = prefix else { continue };
-            let time = prefix.far.as_ref().map_or(PREFETCH_TIME, |far| far.patience);
+            let time = prefix.remote_part.as_ref().map_or(PREFETCH_TIME, |part| part.patience);
             if self.start_load(prefix, context.now + time, Reason::Prefetch, context).is_some() {
                 return;
             }
@@ -119,7 +119,7 @@ impl Disk {
             return None;
         }
         let slots = self.still_there(&chain, known, self.wall_s(context.now));
-        Some(Prefix { namespace, tokens: chain.tokens, slots, pieces: Vec::new(), far: None })
+        Some(Prefix { namespace, tokens: chain.tokens, slots, pieces: Vec::new(), remote_part: None })
     }
 
     /// The missing part of a candidate that other nodes use.
@@ -132,9 +132,15 @@ impl Disk {
         tokens.truncate(whole_blocks(&tokens).len());
         let roots = context.namespaces.roots(namespace);
         let known = context.ram.cache.lookup(namespace, &tokens).tokens / BLOCK_POSITIONS;
-        let near = known + self.find(roots, &tokens, known * BLOCK_POSITIONS, context.now).slots.len();
-        let far = self.far(roots, &tokens, near, WARM_TTL).filter(|_| near == known)?;
-        Some(Prefix { namespace, tokens, slots: Vec::new(), pieces: Vec::new(), far: Some(far) })
+        let local = known + self.find(roots, &tokens, known * BLOCK_POSITIONS, context.now).slots.len();
+        let remote_part = self.remote_part(roots, &tokens, local, WARM_TTL).filter(|_| local == known)?;
+        Some(Prefix {
+            namespace,
+            tokens,
+            slots: Vec::new(),
+            pieces: Vec::new(),
+            remote_part: Some(remote_part),
+        })
     }
 
     /// The best candidate that is worth loading, unless a load is in progress.

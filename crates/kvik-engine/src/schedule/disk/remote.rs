@@ -25,7 +25,7 @@ pub(super) struct Remote {
 
 /// The end of a prefix that is to be fetched from the shared store.
 #[derive(Debug)]
-pub(super) struct Far {
+pub(super) struct RemotePart {
     pub(super) chain: Chain,
     /// The blocks after those in RAM or on disk.
     pub(super) blocks: Range<usize>,
@@ -48,9 +48,9 @@ impl Remote {
     }
 
     /// Starts a fetch and returns its ticket.
-    pub(super) fn fetch(&mut self, far: &Far) -> u64 {
+    pub(super) fn fetch(&mut self, remote_part: &RemotePart) -> u64 {
         let ticket = self.ticket();
-        self.store.fetch(ticket, far.chain.clone(), far.blocks.clone());
+        self.store.fetch(ticket, remote_part.chain.clone(), remote_part.blocks.clone());
         ticket
     }
 
@@ -74,7 +74,7 @@ impl Disk {
     /// Whether blocks with these roots are shared: a compressed prefix has identities of its own, and a sequence could
     /// not continue from blocks without a state.
     pub(super) fn shares(&self, roots: &Roots) -> bool {
-        !roots.is_part && self.beside.state_bytes == 0
+        !roots.is_part && self.auxiliary.state_bytes == 0
     }
 
     /// The shared store's statistics.

@@ -173,7 +173,7 @@ impl Disk {
     fn find_pieces(&self, end: &kvik_cache::Identity, rest: &[Token], now: Duration) -> Option<Vec<SlotId>> {
         let payload = self.store.payload_bytes();
         let (mut at, mut slots) = (*end, Vec::new());
-        for index in 0..self.beside.state_bytes.div_ceil(payload.max(1)) {
+        for index in 0..self.auxiliary.state_bytes.div_ceil(payload.max(1)) {
             let tokens = piece_tokens(index, rest);
             let next = at.child(&tokens);
             if !self.holds(&next, now) {
@@ -220,8 +220,8 @@ mod tests {
             let meets = |other: usize| (index < 16) == (other < 16);
             assert!(others.filter(|&(other, _)| meets(other)).all(|(_, other)| !other.starts_with(piece)));
         }
-        let mut said = vec![5, 6, PIECE, 7];
-        before_pieces(&mut said);
-        assert_eq!(said, [5, 6]);
+        let mut sampled = vec![5, 6, PIECE, 7];
+        before_pieces(&mut sampled);
+        assert_eq!(sampled, [5, 6]);
     }
 }

@@ -63,7 +63,7 @@ struct Follower {
     /// Tokens whose keys and values are stored, including draft tokens.
     computed: Vec<Token>,
     /// Number of leading tokens of these that belong to the sequence.
-    said: usize,
+    sampled: usize,
 }
 
 impl DraftModel {
@@ -172,7 +172,7 @@ impl DraftModel {
     /// Allocates blocks for a sequence and its draft; returns whether there is room.
     fn follow(&mut self, wanted: &WantedDraft<'_>) -> bool {
         if let Some(follower) = self.followers.get_mut(&wanted.id) {
-            follower.said = follower.stored(wanted.tokens, &[]);
+            follower.sampled = follower.stored(wanted.tokens, &[]);
             let fits = self.cache.reserve(follower.seq, wanted.tokens.len() + wanted.most).is_ok();
             if !fits {
                 self.leave(wanted.id);
@@ -196,17 +196,19 @@ impl DraftModel {
         }
         let computed = wanted.tokens[..admitted.reused].to_vec();
         let follower =
-            Follower { seq, is_private: wanted.namespace.is_none(), said: computed.len(), computed };
+            Follower { seq, is_private: wanted.namespace.is_none(), sampled: computed.len(), computed };
         self.followers.insert(wanted.id, follower);
         true
     }
 
     /// Releases a sequence.
     fn leave(&mut self, id: SeqId) {
-        let Some(Follower { seq, is_private, computed, said }) = self.followers.remove(&id) else { return };
+        let Some(Follower { seq, is_private, computed, sampled }) = self.followers.remove(&id) else {
+            return;
+        };
         match is_private {
             true => self.cache.abandon(seq),
-            false => self.cache.finish(seq, &computed[..said]),
+            false => self.cache.finish(seq, &computed[..sampled]),
         }
     }
 
@@ -305,9 +307,9 @@ impl DraftModel {
         };
         follower.computed.truncate(first.cache_position as usize);
         follower.computed.extend(rows.iter().map(|row| row.token));
-        follower.said = follower.computed.len().min(wanted.tokens.len());
+        follower.sampled = follower.computed.len().min(wanted.tokens.len());
         // The last token may be computed again, and published blocks are never written.
-        let shared = follower.said.min(wanted.tokens.len() - 1);
+        let shared = follower.sampled.min(wanted.tokens.len() - 1);
         if !follower.is_private {
             self.cache.publish(follower.seq, &follower.computed[..shared]);
         }
@@ -319,7 +321,7 @@ impl Follower {
     /// logits.
     fn stored(&self, tokens: &[Token], draft: &[Token]) -> usize {
         let pairs = self.computed.iter().zip(tokens.iter().chain(draft));
-        let common = pairs.take_while(|(computed, said)| computed == said).count();
+        let common = pairs.take_while(|(computed, sampled)| computed == sampled).count();
         common.min(tokens.len() + draft.len() - 1)
     }
 }

@@ -16,7 +16,7 @@ use kvik_cache::{Cache, NamespaceId, Share, TenantId, Token};
 use super::disk::Disk;
 use super::namespaces::{NamespaceTable, Place, Sharers, disk_owner};
 use super::ram::Ram;
-use crate::api::KeptPrompt;
+use crate::api::PinnedPrompt;
 use crate::config::EngineConfig;
 use public::PublicPrompts;
 
@@ -163,7 +163,7 @@ impl Tenants {
     }
 
     /// Makes these prompts public.
-    pub(super) fn set_public(&mut self, prompts: &[KeptPrompt], cache: &mut Cache) {
+    pub(super) fn set_public(&mut self, prompts: &[PinnedPrompt], cache: &mut Cache) {
         self.public.set(prompts, &mut self.namespaces, cache);
     }
 

@@ -3,7 +3,7 @@
 
 use kvik_cache::{BLOCK_POSITIONS, Cache, NamespaceId, Token};
 
-use crate::api::KeptPrompt;
+use crate::api::PinnedPrompt;
 use crate::schedule::namespaces::{NamespaceTable, Place, Sharers};
 
 /// The public prompts.
@@ -28,7 +28,12 @@ struct PublicPrompt {
 
 impl PublicPrompts {
     /// Makes these prompts public. They must be cached, or none of their blocks is shared.
-    pub(super) fn set(&mut self, prompts: &[KeptPrompt], namespaces: &mut NamespaceTable, cache: &mut Cache) {
+    pub(super) fn set(
+        &mut self,
+        prompts: &[PinnedPrompt],
+        namespaces: &mut NamespaceTable,
+        cache: &mut Cache,
+    ) {
         let before = std::mem::take(&mut self.prompts);
         for prompt in prompts {
             let sharers = Sharers::of_kept(prompt);

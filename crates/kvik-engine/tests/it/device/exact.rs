@@ -167,8 +167,8 @@ fn answers_of_a_model_with_windows_are_the_same_cold_cached_together_and_after_e
     // Windows are in the blocks, and nothing stands beside these.
     let layout = layout(&opened(&path).config, KvFormat::F16);
     assert!(!layout.windowed_part().is_empty());
-    assert!(DeviceRunner::beside(&layout).is_nothing());
-    assert_eq!(DeviceRunner::beside(&layout).block_bytes, layout.block_bytes());
+    assert!(DeviceRunner::auxiliary(&layout).is_nothing());
+    assert_eq!(DeviceRunner::auxiliary(&layout).block_bytes, layout.block_bytes());
     assert!(on_device(opened(&path), KvFormat::F16, 1).windowed_part().is_empty());
 }
 

@@ -80,7 +80,7 @@ impl MemoryDisk {
     ) -> World {
         let limits = RequestLimits::new(&config, blocks, VOCAB).with_adapters(ADAPTERS);
         let mut runner =
-            FakeRunner::new(blocks, config.batch_rows_max()).with_state(config.beside.state_bytes);
+            FakeRunner::new(blocks, config.batch_rows_max()).with_state(config.auxiliary.state_bytes);
         runner.millis = Some(self.millis.clone());
         let millis = self.millis.clone();
         let clock = Box::new(move || Duration::from_millis(millis.load(Ordering::Relaxed)));

@@ -399,7 +399,7 @@ pub fn config() -> EngineConfig {
         kv_format: "f32/f32".to_owned(),
         repeat: Default::default(),
         kv_heads: vec![1],
-        beside: kvik_cache::Beside::default(),
+        auxiliary: kvik_cache::AuxiliaryState::default(),
         latent: false,
         calibration: None,
     }
@@ -522,7 +522,8 @@ pub struct World {
 impl World {
     pub fn new(config: EngineConfig, blocks: usize) -> World {
         let limits = RequestLimits::new(&config, blocks, VOCAB).with_adapters(ADAPTERS);
-        let runner = FakeRunner::new(blocks, config.batch_rows_max()).with_state(config.beside.state_bytes);
+        let runner =
+            FakeRunner::new(blocks, config.batch_rows_max()).with_state(config.auxiliary.state_bytes);
         let ticks = AtomicUsize::new(0);
         let clock = move || Duration::from_millis(ticks.fetch_add(1, Ordering::Relaxed) as u64);
         let scheduler =

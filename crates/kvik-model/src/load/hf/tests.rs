@@ -323,13 +323,13 @@ fn errors_name_what_is_wrong_with_a_directory() {
     check(&one(("model.layers.0.moe.weight", Dtype::F32, vec![1])), "model.layers.0.moe.weight");
     check(&one(("model.norm.weight", Dtype::I8, vec![16])), "I8");
     check(&one(("model.layers.0.mlp.up_proj.weight", Dtype::F8_E4M3, vec![16, 16])), "F8_E4M3");
-    for beside in [
+    for auxiliary in [
         "model.layers.0.mlp.up_proj.weight_scale_inv",
         "model.layers.0.mlp.up_proj.qweight",
         "model.layers.0.mlp.up_proj.weight_packed",
     ] {
-        check(&one((beside, Dtype::F32, vec![16])), "belongs to quantised weights");
-        check(&one((beside, Dtype::F32, vec![16])), beside);
+        check(&one((auxiliary, Dtype::F32, vec![16])), "belongs to quantised weights");
+        check(&one((auxiliary, Dtype::F32, vec![16])), auxiliary);
     }
     check(&one(("model.norm.weight", Dtype::F32, vec![])), "shape []");
     check(&one(("embed_tokens.weight", Dtype::F32, vec![16])), "occurs twice");

@@ -126,7 +126,7 @@ pub(crate) fn safetensors(data: &[u8]) {
 pub(crate) fn config(data: &[u8]) {
     let Ok(config) = config_from_json(data, "fuzzed") else { return };
     let layout = ModelRunner::uniform_layout(&config, KvFormat::F16);
-    let _ = ModelRunner::beside(&config, &layout, 512);
+    let _ = ModelRunner::auxiliary(&config, &layout, 512);
 }
 
 /// A tokenizer.json, and encoding with it.

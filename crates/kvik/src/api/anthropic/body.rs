@@ -308,7 +308,7 @@ fn lifetime(own: Lifetime, times: &Times) -> Lifetime {
 fn compacting(field: Option<&Json>, body: &Body) -> Result<Option<Compacting>> {
     let Some(Json(value)) = field else { return Ok(None) };
     let field = Place::new("context_management", value);
-    field.beside(&["edits"])?.for_each(|note| body.note(note));
+    field.auxiliary(&["edits"])?.for_each(|note| body.note(note));
     let Some(edits) = field.get("edits") else { return Ok(None) };
     let mut compacting = None;
     for edit in edits.items()? {

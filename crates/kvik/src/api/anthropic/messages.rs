@@ -111,7 +111,7 @@ fn message(
     times: &mut Times,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Value>> {
-    notes.extend(message.beside(&["role", "content"])?);
+    notes.extend(message.auxiliary(&["role", "content"])?);
     let role = message.need("role")?;
     let content = message.need("content")?;
     if let Some(text) = content.value.as_str() {

@@ -54,7 +54,7 @@ fn read(tool: &Place<'_>, notes: &mut Vec<String>) -> Result<Option<OfferedTool>
         None | Some("custom") => {}
         Some(kind) => return named(tool, kind, notes),
     }
-    notes.extend(tool.beside(&KNOWN)?);
+    notes.extend(tool.auxiliary(&KNOWN)?);
     let schema = tool.need("input_schema")?;
     if !schema.value.is_object() {
         return Err(schema.wrong("a JSON schema (an object)"));
@@ -75,7 +75,7 @@ fn named(tool: &Place<'_>, kind: &str, notes: &mut Vec<String>) -> Result<Option
             .push(format!("`{path}` is a tool of type {kind:?}, which does not run here; it is not offered"));
         return Ok(None);
     };
-    notes.extend(tool.beside(&KNOWN)?);
+    notes.extend(tool.auxiliary(&KNOWN)?);
     let name = tool.get("name").map(|name| name.text()).transpose()?;
     Ok(Some(OfferedTool {
         name: name.unwrap_or(known.name).to_owned(),

@@ -1,7 +1,7 @@
 //! Conversion of texts and token ids to engine requests.
 
 use kvik_cache::{Lifetime, Token};
-use kvik_engine::api::{KeptPrompt, Request, Wants};
+use kvik_engine::api::{PinnedPrompt, Request, Wants};
 
 use crate::{
     api::request::{
@@ -47,8 +47,13 @@ impl Treatment {
     /// Returns the engine's request for a vector.
     pub(in crate::api) fn request(self, tokens: Vec<Token>, wants: Wants) -> Request {
         // Tenant and salt are set on submission.
-        let kept =
-            KeptPrompt { tokens, salt: [0; 16], tenant: Default::default(), retention: None, adapters: None };
+        let kept = PinnedPrompt {
+            tokens,
+            salt: [0; 16],
+            tenant: Default::default(),
+            retention: None,
+            adapters: None,
+        };
         Request { wants, reuse: self.reuse, lifetime: self.lifetime, ..kept.request() }
     }
 }

@@ -10,7 +10,7 @@ use axum::{
     extract::{Path, State},
 };
 use kvik_cache::{BLOCK_POSITIONS, TenantId, Token, retain::Retention, whole_blocks};
-use kvik_engine::api::{AdapterMix, Cached, Evicted, KeptPrompt, Report, RequestError, Retained};
+use kvik_engine::api::{AdapterMix, Cached, Evicted, PinnedPrompt, Report, RequestError, Retained};
 use kvik_engine::engine::Engine;
 use kvik_memory::deletions::{Deletion, Owner};
 use serde::Deserialize;
@@ -157,7 +157,7 @@ pub(crate) async fn check(
             // Without `retain`, only the prompts are compared.
             false => {
                 let retention = record.retention();
-                sha256(&app.serving.model.digest, &KeptPrompt { retention, ..asked.prompt })
+                sha256(&app.serving.model.digest, &PinnedPrompt { retention, ..asked.prompt })
             }
         };
         state.changed = Some(record.sha256 != sha256);
@@ -245,7 +245,7 @@ struct Asked {
     key: PromptKey,
     body: Value,
     public: bool,
-    prompt: KeptPrompt,
+    prompt: PinnedPrompt,
     sha256: String,
     /// True if the body contains `retain`.
     says_retain: bool,
@@ -264,7 +264,7 @@ impl Asked {
         check_name(&name)?;
         let (PublicField { public }, RetainPart { retain }, named) = Fields::from_body(body)?;
         let retention = retain.as_ref().map(|field| retention(app, field)).transpose()?.flatten();
-        let prompt = KeptPrompt { retention, ..kept(app, named.tokens(app)?, tenant) };
+        let prompt = PinnedPrompt { retention, ..kept(app, named.tokens(app)?, tenant) };
         check_part(app, &prompt, public)?;
         let body = body.copy(&WRITTEN)?;
         let sha256 = sha256(&app.serving.model.digest, &prompt);
@@ -334,8 +334,8 @@ impl Asked {
     }
 
     /// Returns the prompt that its tenant pinned under its name before.
-    fn before(&self, app: &App, record: &PromptRecord) -> KeptPrompt {
-        let KeptPrompt { salt, tenant, .. } = self.prompt;
+    fn before(&self, app: &App, record: &PromptRecord) -> PinnedPrompt {
+        let PinnedPrompt { salt, tenant, .. } = self.prompt;
         prompt_of(app, record, salt, tenant)
     }
 
@@ -378,7 +378,7 @@ fn retention(app: &App, field: &RetainField) -> Result<Option<Retention>> {
 }
 
 /// Refuses retention for prompts that do not support it: public ones, and those shorter than a block.
-fn check_part(app: &App, prompt: &KeptPrompt, public: bool) -> Result<()> {
+fn check_part(app: &App, prompt: &PinnedPrompt, public: bool) -> Result<()> {
     if prompt.retention.is_none() {
         return Ok(());
     }
@@ -417,7 +417,7 @@ fn may_publish(app: &App, caller: &Caller, key: &PromptKey, public: bool) -> Res
 }
 
 /// Releases a prompt, unless another name refers to the same blocks.
-fn release(app: &App, key: &PromptKey, prompt: &KeptPrompt) -> Result<()> {
+fn release(app: &App, key: &PromptKey, prompt: &PinnedPrompt) -> Result<()> {
     let keys = app.keys();
     let shares =
         |tenant: &str| keys.tenants().named(tenant).is_some_and(|tenant| tenant.salt() == prompt.salt);
@@ -463,28 +463,28 @@ fn state(app: &App, name: &str, record: &PromptRecord, tenant: &Tenant) -> Resul
 
 /// Returns the prompt of a tenant's record, with the adapters that it was computed with: the default adapters
 /// may have changed since.
-fn of_record(app: &App, record: &PromptRecord, tenant: &Tenant) -> KeptPrompt {
+fn of_record(app: &App, record: &PromptRecord, tenant: &Tenant) -> PinnedPrompt {
     prompt_of(app, record, tenant.salt(), tenant.id)
 }
 
-fn prompt_of(app: &App, record: &PromptRecord, salt: [u8; 16], tenant: TenantId) -> KeptPrompt {
+fn prompt_of(app: &App, record: &PromptRecord, salt: [u8; 16], tenant: TenantId) -> PinnedPrompt {
     let adapters = app.serving.lora.read(&record.lora);
-    KeptPrompt { tokens: record.tokens.clone(), adapters, salt, tenant, retention: record.retention() }
+    PinnedPrompt { tokens: record.tokens.clone(), adapters, salt, tenant, retention: record.retention() }
 }
 
 /// True if releasing one prompt also releases the other. Exact prompts are released regardless of their
 /// adapters.
-fn is_same(one: &KeptPrompt, other: &KeptPrompt) -> bool {
-    let digest = |prompt: &KeptPrompt| prompt.adapters.as_ref().map(AdapterMix::digest);
+fn is_same(one: &PinnedPrompt, other: &PinnedPrompt) -> bool {
+    let digest = |prompt: &PinnedPrompt| prompt.adapters.as_ref().map(AdapterMix::digest);
     whole_blocks(&one.tokens) == whole_blocks(&other.tokens)
         && one.retention == other.retention
         && (one.retention.is_none() || digest(one) == digest(other))
 }
 
 /// Returns a prompt of a tenant, with the adapters of requests that name none.
-pub(crate) fn kept(app: &App, tokens: Vec<u32>, tenant: &Tenant) -> KeptPrompt {
+pub(crate) fn kept(app: &App, tokens: Vec<u32>, tenant: &Tenant) -> PinnedPrompt {
     let adapters = app.serving.lora.usual();
-    KeptPrompt { tokens, adapters, salt: tenant.salt(), tenant: tenant.id, retention: None }
+    PinnedPrompt { tokens, adapters, salt: tenant.salt(), tenant: tenant.id, retention: None }
 }
 
 fn key(tenant: &Tenant, name: &str) -> PromptKey {

@@ -291,8 +291,8 @@ mod tests {
         check(json!({"kvik": {"cache": "private", "conversation": "x"}}), "kvik.cache");
         check(json!({"kvik": {"conversation": 7}}), "kvik.conversation");
         check(json!({"kvik": {"kept_prefix": 5}}), "kvik.kept_prefix");
-        for beside in [json!({"retain": "none"}), json!({"cache": "private"}), json!({"pin": true})] {
-            let mut fields = beside;
+        for auxiliary in [json!({"retain": "none"}), json!({"cache": "private"}), json!({"pin": true})] {
+            let mut fields = auxiliary;
             fields["kept_prefix"] = json!("notify");
             check(json!({"kvik": fields}), "kvik.kept_prefix");
         }

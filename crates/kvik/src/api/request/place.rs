@@ -56,7 +56,7 @@ impl<'a> Place<'a> {
     }
 
     /// Returns a note for each field of the object that is not in `known`.
-    pub(crate) fn beside(&self, known: &[&str]) -> Result<impl Iterator<Item = String>> {
+    pub(crate) fn auxiliary(&self, known: &[&str]) -> Result<impl Iterator<Item = String>> {
         let object = self.value.as_object().ok_or_else(|| self.wrong("an object"))?;
         let others =
             object.iter().filter(|(name, value)| !value.is_null() && !known.contains(&name.as_str()));
@@ -94,11 +94,11 @@ mod tests {
         let param = |error: ApiError| error.param().unwrap().to_owned();
         assert_eq!(param(item.need("c").unwrap_err()), "messages[0].a[0].c");
         assert_eq!(param(item.need_text("b").unwrap_err()), "messages[0].a[0].b");
-        assert_eq!(param(place.need("d").unwrap().beside(&[]).err().unwrap()), "messages[0].d");
-        let notes: Vec<String> = item.beside(&["c"]).unwrap().collect();
+        assert_eq!(param(place.need("d").unwrap().auxiliary(&[]).err().unwrap()), "messages[0].d");
+        let notes: Vec<String> = item.auxiliary(&["c"]).unwrap().collect();
         assert_eq!(notes, ["`messages[0].a[0].b` is not known here and was ignored"]);
         assert_eq!(param(place.need("d").unwrap().need("x").unwrap_err()), "messages[0].d");
         assert_eq!(place.need_text("d").unwrap(), "x");
-        assert_eq!(item.beside(&["b"]).unwrap().count(), 0, "what is null is absent");
+        assert_eq!(item.auxiliary(&["b"]).unwrap().count(), 0, "what is null is absent");
     }
 }

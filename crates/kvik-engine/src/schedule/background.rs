@@ -44,7 +44,7 @@ const OWED_MAX: f64 = 0.25;
 
 /// Measured times of steps with background rows.
 #[derive(Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct BackgroundShare {
     /// Of steps in which the foreground decodes.
     cost: Cost,
     /// Steps in which the foreground decodes together with background rows.
@@ -55,7 +55,7 @@ pub(super) struct Beside {
     owed: f64,
 }
 
-impl Beside {
+impl BackgroundShare {
     /// Gives the background its rows in addition to `rows` of the foreground and `drafted` draft tokens; returns how
     /// many it leaves.
     pub(super) fn share(&mut self, running: &Running, rows: &mut [usize], drafted: usize) -> usize {
@@ -176,7 +176,7 @@ impl Scheduler {
     pub(super) fn fill(&mut self, rows: &mut [usize], drafts: &mut [Draft]) {
         let foreground = self.running.foreground();
         let drafted = drafts[..foreground].iter().map(|draft| draft.tokens.len()).sum();
-        let mut left = self.beside.share(&self.running, rows, drafted);
+        let mut left = self.background.share(&self.running, rows, drafted);
         for index in foreground..rows.len() {
             let most = self.running[index].draft_max().min(DRAFT_MAX).min(left);
             if self.config.draft_rows_max > 0 && most > 0 && rows[index] == 1 {
@@ -204,10 +204,10 @@ mod tests {
 
     /// Simulates `count` steps in which the background runs next to one foreground row and a step takes `millis(rows)`;
     /// returns the background's rows.
-    fn steps(beside: &mut Beside, count: usize, millis: impl Fn(usize) -> u64) -> Vec<usize> {
+    fn steps(background: &mut BackgroundShare, count: usize, millis: impl Fn(usize) -> u64) -> Vec<usize> {
         let step = |_| {
-            let rows = beside.rows(1, true);
-            beside.cost.note(1 + rows, Duration::from_millis(millis(1 + rows)));
+            let rows = background.rows(1, true);
+            background.cost.note(1 + rows, Duration::from_millis(millis(1 + rows)));
             rows
         };
         (0..count).map(step).collect()
@@ -215,14 +215,15 @@ mod tests {
 
     #[test]
     fn groups_that_cost_nothing_are_filled() {
-        let mut beside = Beside::default();
-        let rows = steps(&mut beside, 100, |_| 40);
+        let mut background = BackgroundShare::default();
+        let rows = steps(&mut background, 100, |_| 40);
         assert_eq!((rows[0], rows[90]), (3, 3 + 4 * BACKGROUND_GROUPS));
         assert!(
             rows.windows(2).all(|pair| pair[1] <= pair[0] + 4 || pair[0] == 3),
             "one more at a time: {rows:?}"
         );
-        let wide: Vec<usize> = steps(&mut Beside::default(), 400, |rows| if rows <= 8 { 40 } else { 80 });
+        let wide: Vec<usize> =
+            steps(&mut BackgroundShare::default(), 400, |rows| if rows <= 8 { 40 } else { 80 });
         let tried = wide.iter().filter(|&&rows| rows > 7).count();
         assert!((1..=4).contains(&tried), "a larger group is tried seldom: {tried} times");
         assert_eq!(
@@ -233,15 +234,15 @@ mod tests {
 
     #[test]
     fn what_is_urgent_makes_steps_longer_by_its_share() {
-        let mut beside = Beside::default();
-        assert_eq!(beside.urgent_rows(20, false, 0.5), 10, "a row of a prompt takes what another does");
-        assert_eq!(beside.urgent_rows(1, true, 0.5), 0, "nothing was measured");
-        beside.cost.note(1, Duration::from_millis(30));
-        beside.alone = Some(0.002);
-        let rows = [0.0, 0.1, 0.2, 0.5, 1.0].map(|urgency| beside.urgent_rows(1, true, urgency));
+        let mut background = BackgroundShare::default();
+        assert_eq!(background.urgent_rows(20, false, 0.5), 10, "a row of a prompt takes what another does");
+        assert_eq!(background.urgent_rows(1, true, 0.5), 0, "nothing was measured");
+        background.cost.note(1, Duration::from_millis(30));
+        background.alone = Some(0.002);
+        let rows = [0.0, 0.1, 0.2, 0.5, 1.0].map(|urgency| background.urgent_rows(1, true, urgency));
         assert_eq!(rows, [0, 1, 3, 7, 15]);
         assert_eq!(
-            beside.urgent_rows(512, false, 4.0),
+            background.urgent_rows(512, false, 4.0),
             background_rows_max(512),
             "the batch has room for no more"
         );
@@ -249,30 +250,30 @@ mod tests {
 
     #[test]
     fn groups_that_cost_time_are_left_out_and_found_again_when_they_do_not() {
-        let mut beside = Beside::default();
-        let rows = steps(&mut beside, 400, |rows| 30 + 10 * rows.div_ceil(4) as u64);
+        let mut background = BackgroundShare::default();
+        let rows = steps(&mut background, 400, |rows| 30 + 10 * rows.div_ceil(4) as u64);
         assert!(rows.iter().filter(|&&rows| rows > 3).count() <= 4, "{rows:?}");
-        let rows = steps(&mut beside, 4000, |_| 40);
+        let rows = steps(&mut background, 4000, |_| 40);
         assert_eq!(rows[3900], 3 + 4 * BACKGROUND_GROUPS);
-        let rows = steps(&mut beside, 400, |rows| 30 + 10 * rows.div_ceil(4) as u64);
+        let rows = steps(&mut background, 400, |rows| 30 + 10 * rows.div_ceil(4) as u64);
         assert_eq!(rows[390], 3, "and left out again");
-        assert_eq!(beside.rows(64, false), 4, "beside a prompt it gets its part alone");
+        assert_eq!(background.rows(64, false), 4, "beside a prompt it gets its part alone");
     }
 
     #[test]
     fn alone_it_takes_steps_that_are_short() {
-        let mut beside = Beside::default();
-        assert_eq!(beside.alone(64), 64);
+        let mut background = BackgroundShare::default();
+        assert_eq!(background.alone(64), 64);
         let mut rows = 64;
         for _ in 0..30 {
             let row = (0.030 + 0.005 * rows as f64) / rows as f64;
-            beside.alone = Some(beside.alone.map_or(row, |mean| (mean + row) / 2.0));
-            rows = beside.alone(64);
+            background.alone = Some(background.alone.map_or(row, |mean| (mean + row) / 2.0));
+            rows = background.alone(64);
         }
         assert!((20..=24).contains(&rows), "{rows}");
-        beside.alone = Some(10.0);
-        assert_eq!(beside.alone(64), ALONE_ROWS_MIN);
-        beside.alone = Some(1e-6);
-        assert_eq!((beside.alone(64), beside.alone(4)), (64, 4));
+        background.alone = Some(10.0);
+        assert_eq!(background.alone(64), ALONE_ROWS_MIN);
+        background.alone = Some(1e-6);
+        assert_eq!((background.alone(64), background.alone(4)), (64, 4));
     }
 }

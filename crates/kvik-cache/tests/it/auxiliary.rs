@@ -1,13 +1,13 @@
 //! What a long conversation holds where layers have windows, and what of it comes back.
 
 use kvik_cache::{
-    Admission, BLOCK_POSITIONS, Beside, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, Reach,
-    SeqId, Share, StopReason, TenantId, TenantStats, Token, Windows,
+    Admission, AuxiliaryState, BLOCK_POSITIONS, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces,
+    Policy, Reach, SeqId, Share, StopReason, TenantId, TenantStats, Token, Windows,
 };
 
 /// Of 62 layers, 10 that see all positions and 52 that see the last 1,024, as in Gemma 3 27B; a layer's part of a block is
 /// the unit of bytes.
-const GEMMA: Beside = Beside {
+const GEMMA: AuxiliaryState = AuxiliaryState {
     block_bytes: 10,
     windows: Some(Windows { reach: Reach::Last(1024), part_bytes: 52, step_positions: 640 }),
     state_bytes: 0,
@@ -16,10 +16,10 @@ const LAYERS: usize = 62;
 const TOKENS: usize = 32_768;
 const STEP: usize = 512;
 
-fn cache(beside: Beside, blocks: usize) -> (Cache, NamespaceId) {
+fn cache(auxiliary: AuxiliaryState, blocks: usize) -> (Cache, NamespaceId) {
     let config = CacheConfig { blocks, policy: Policy::Lru, ghosts: 64, pinned_max: 0 };
     let mut cache = Cache::new(config).unwrap();
-    cache.hold_beside(beside);
+    cache.hold_auxiliary(auxiliary);
     let namespaces = Namespaces { model: [1; 32], kv_format: "f16", adapter: None };
     let namespace = cache.namespace(&namespaces.shared([0; 16]));
     (cache, namespace)
@@ -74,8 +74,8 @@ fn a_long_conversation_holds_less_than_a_third_of_a_full_cache() {
 /// A fork in the middle of a run goes on from the nearest state, and the distances between states double.
 #[test]
 fn a_fork_goes_on_from_the_nearest_state() {
-    let beside = Beside { block_bytes: 1, windows: None, state_bytes: 20 };
-    let (mut cache, namespace) = cache(beside, 10_000);
+    let auxiliary = AuxiliaryState { block_bytes: 1, windows: None, state_bytes: 20 };
+    let (mut cache, namespace) = cache(auxiliary, 10_000);
     let tokens: Vec<Token> = (0..8192).collect();
     compute(&mut cache, namespace, 1, &tokens);
     for fork in (64..8192).step_by(333) {
@@ -94,7 +94,7 @@ fn a_fork_goes_on_from_the_nearest_state() {
 
 /// States of 20 blocks' worth; a namespace of each of two tenants, of which the first has this quota.
 fn two_tenants(quota_blocks: Option<usize>) -> (Cache, [NamespaceId; 2]) {
-    let (mut cache, _) = cache(Beside { block_bytes: 1, windows: None, state_bytes: 20 }, 1_000);
+    let (mut cache, _) = cache(AuxiliaryState { block_bytes: 1, windows: None, state_bytes: 20 }, 1_000);
     let namespaces = Namespaces { model: [1; 32], kv_format: "f16", adapter: None };
     let owned = [1, 2].map(|tenant| {
         let namespace = cache.namespace(&namespaces.shared([tenant; 16]));
@@ -145,7 +145,8 @@ fn a_quota_counts_what_stands_beside_blocks() {
 /// A round of prompts that needs five sixths of the pool for states, which nothing else needs, is found again.
 #[test]
 fn places_have_as_much_of_the_pool_as_they_are_worth() {
-    let (mut cache, namespace) = cache(Beside { block_bytes: 1, windows: None, state_bytes: 20 }, 1_000);
+    let (mut cache, namespace) =
+        cache(AuxiliaryState { block_bytes: 1, windows: None, state_bytes: 20 }, 1_000);
     let mut round = |seqs: std::ops::Range<u64>| {
         let prompt = |index: u64| (0..100).map(|token| (10_000 * index + token) as Token).collect::<Vec<_>>();
         seqs.map(|seq| compute(&mut cache, namespace, seq, &prompt(seq % 18)).0).collect::<Vec<usize>>()
@@ -161,7 +162,7 @@ fn places_have_as_much_of_the_pool_as_they_are_worth() {
 fn a_block_without_its_windowed_part_takes_over_no_place() {
     let windows = Windows { reach: Reach::Last(8), part_bytes: 1, step_positions: STEP };
     let (mut cache, namespace) =
-        cache(Beside { block_bytes: 1, windows: Some(windows), state_bytes: 0 }, 200);
+        cache(AuxiliaryState { block_bytes: 1, windows: Some(windows), state_bytes: 0 }, 200);
     let long: Vec<Token> = (0..128).collect();
     compute(&mut cache, namespace, 1, &long[..20]);
     let other = [&long[..20], &[9_999; 20]].concat();

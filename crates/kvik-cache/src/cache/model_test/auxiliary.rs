@@ -2,12 +2,12 @@
 
 use super::{Random, World, marks};
 use crate::admission::CopyState;
-use crate::beside::{Beside, Reach, Windows};
+use crate::auxiliary::{AuxiliaryState, Reach, Windows};
 use crate::ids::{BLOCK_POSITIONS, SeqId};
 
 impl World {
     /// Computes the windowed parts and states of a sequence, from their present content.
-    pub(super) fn compute_beside(&mut self, seq: SeqId, end: usize) {
+    pub(super) fn compute_auxiliary(&mut self, seq: SeqId, end: usize) {
         let run = &self.running[&seq];
         let content =
             if self.namespaces.contains(&run.namespace) { run.namespace } else { self.namespaces[0] };
@@ -67,7 +67,7 @@ impl World {
 }
 
 /// In half of the seeds layers hold blocks only; in the others windows, chunks, a state, or both.
-pub(super) fn some_needs(random: &mut Random) -> Beside {
+pub(super) fn some_needs(random: &mut Random) -> AuxiliaryState {
     let kind = random.below(8);
     let positions = 1 + random.below(60) as u32;
     let reach = if random.below(3) == 0 { Reach::Chunk(positions) } else { Reach::Last(positions) };
@@ -75,9 +75,9 @@ pub(super) fn some_needs(random: &mut Random) -> Beside {
     let windows = Windows { reach, part_bytes, step_positions: 3 * BLOCK_POSITIONS };
     let state_bytes = 20 + random.below(400);
     match kind {
-        0..4 => Beside::default(),
-        4 | 5 => Beside { block_bytes: 100, windows: Some(windows), state_bytes: 0 },
-        6 => Beside { block_bytes: 100, windows: None, state_bytes },
-        _ => Beside { block_bytes: 100, windows: Some(windows), state_bytes },
+        0..4 => AuxiliaryState::default(),
+        4 | 5 => AuxiliaryState { block_bytes: 100, windows: Some(windows), state_bytes: 0 },
+        6 => AuxiliaryState { block_bytes: 100, windows: None, state_bytes },
+        _ => AuxiliaryState { block_bytes: 100, windows: Some(windows), state_bytes },
     }
 }

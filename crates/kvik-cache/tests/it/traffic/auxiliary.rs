@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kvik_cache::replay::TraceRequest;
 use kvik_cache::{
-    Admission, BLOCK_POSITIONS, Beside, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, Reach,
-    SeqId, Token, Windows,
+    Admission, AuxiliaryState, BLOCK_POSITIONS, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces,
+    Policy, Reach, SeqId, Token, Windows,
 };
 
 /// Blocks that one id of a trace stands for.
@@ -14,24 +14,29 @@ const BLOCKS_OF_ID: usize = 4;
 const STEP: usize = 512;
 
 /// Models by what their layers hold beside a block of so many bytes.
-pub(crate) const MODELS: [(&str, Beside); 4] = [
-    ("small states", Beside { block_bytes: 1, windows: None, state_bytes: 20 }),
-    ("large states", Beside { block_bytes: 1, windows: None, state_bytes: 150 }),
+pub(crate) const MODELS: [(&str, AuxiliaryState); 4] = [
+    ("small states", AuxiliaryState { block_bytes: 1, windows: None, state_bytes: 20 }),
+    ("large states", AuxiliaryState { block_bytes: 1, windows: None, state_bytes: 150 }),
     ("short windows", windows(128, 10, 10)),
     ("long windows", windows(1024, 10, 52)),
 ];
 
-const fn windows(positions: u32, block_bytes: usize, part_bytes: usize) -> Beside {
+const fn windows(positions: u32, block_bytes: usize, part_bytes: usize) -> AuxiliaryState {
     let windows = Windows { reach: Reach::Last(positions), part_bytes, step_positions: STEP };
-    Beside { block_bytes, windows: Some(windows), state_bytes: 0 }
+    AuxiliaryState { block_bytes, windows: Some(windows), state_bytes: 0 }
 }
 
 /// Tokens of prompts that are computed when these requests come one after the other; the last tokens of each are its
 /// answer.
-pub(crate) fn computed(requests: &[TraceRequest], needs: Beside, blocks: usize, policy: Policy) -> usize {
+pub(crate) fn computed(
+    requests: &[TraceRequest],
+    needs: AuxiliaryState,
+    blocks: usize,
+    policy: Policy,
+) -> usize {
     let config = CacheConfig { blocks, policy, ghosts: 1 << 16, pinned_max: 0 };
     let mut cache = Cache::new(config).expect("there are blocks");
-    cache.hold_beside(needs);
+    cache.hold_auxiliary(needs);
     let namespaces = Namespaces { model: [0; 32], kv_format: "replay", adapter: None };
     let namespace = cache.namespace(&namespaces.shared([0; 16]));
     let mut computed = 0;

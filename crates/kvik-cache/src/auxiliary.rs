@@ -39,7 +39,7 @@ pub struct Windows {
 
 /// The sizes of the auxiliary state that a model's layers hold; none by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Beside {
+pub struct AuxiliaryState {
     /// Bytes of a block, without the windowed part.
     pub block_bytes: usize,
     /// Layers with windows, if there are any.
@@ -64,7 +64,7 @@ impl Reach {
     }
 }
 
-impl Beside {
+impl AuxiliaryState {
     /// Returns whether the model needs nothing but blocks of all positions.
     pub fn is_nothing(&self) -> bool {
         self.windows.is_none() && self.state_bytes == 0
@@ -130,12 +130,13 @@ mod tests {
     use super::*;
 
     const WINDOWS: Windows = Windows { reach: Reach::Last(40), part_bytes: 250, step_positions: 32 };
-    const BESIDE: Beside = Beside { block_bytes: 100, windows: Some(WINDOWS), state_bytes: 30 };
+    const BESIDE: AuxiliaryState =
+        AuxiliaryState { block_bytes: 100, windows: Some(WINDOWS), state_bytes: 30 };
 
     #[test]
     fn a_row_reads_the_parts_of_its_window() {
         let first = |reach, position| {
-            Beside { windows: Some(Windows { reach, ..WINDOWS }), ..BESIDE }.first_part(position)
+            AuxiliaryState { windows: Some(Windows { reach, ..WINDOWS }), ..BESIDE }.first_part(position)
         };
         assert_eq!([0, 39, 55, 56, 72].map(|position| first(Reach::Last(40), position)), [0, 0, 1, 1, 2]);
         assert_eq!([0, 47, 48, 95, 96].map(|position| first(Reach::Chunk(48), position)), [0, 0, 3, 3, 6]);
@@ -144,14 +145,14 @@ mod tests {
 
     #[test]
     fn what_stands_beside_blocks_is_counted_in_blocks() {
-        assert_eq!(Beside::default().of_running(1 << 20), 0);
+        assert_eq!(AuxiliaryState::default().of_running(1 << 20), 0);
         assert_eq!([0, 1, 17, 1 << 20].map(|positions| BESIDE.of_running(positions)), [0, 3, 6, 26]);
         assert_eq!(BESIDE.units(1, 1), 3);
         let fits = BESIDE.positions_that_fit(40);
         assert!(BESIDE.needed(fits) <= 40 && BESIDE.needed(fits + 16) > 40, "{fits}");
-        assert_eq!(Beside::default().positions_that_fit(5), 80);
+        assert_eq!(AuxiliaryState::default().positions_that_fit(5), 80);
         assert_eq!(BESIDE.positions_that_fit(2), 0);
-        let state = Beside { windows: None, ..BESIDE };
+        let state = AuxiliaryState { windows: None, ..BESIDE };
         assert_eq!([0, 1, 1000].map(|positions| state.of_running(positions)), [0, 1, 1]);
     }
 }

@@ -19,17 +19,17 @@ use crate::panics::contain;
 const PARALLEL_MIN: usize = 128 * 1024;
 
 /// The result of sampling from one row of logits.
-pub(super) type Said = Result<Step, RequestError>;
+pub(super) type Sampled = Result<Step, RequestError>;
 
 /// Shared data for sampling; used by several threads.
-pub(super) struct Voice {
+pub(super) struct SamplingContext {
     vocabulary: Arc<Vocabulary>,
     /// Scratch buffers that no thread uses.
     scratches: Mutex<Vec<Scratch>>,
 }
 
 /// An answer that is sampled in this step.
-pub(super) struct Turn<'a> {
+pub(super) struct SampleJob<'a> {
     pub(super) answer: &'a mut Answer,
     /// `[1 + draft, vocab]`; empty if `likeliest` is used
     pub(super) logits: &'a [f32],
@@ -37,12 +37,12 @@ pub(super) struct Turn<'a> {
     pub(super) likeliest: &'a [Token],
     pub(super) draft: &'a [Token],
     /// Results: for the first row, and for further rows as long as the sampled tokens equal the draft.
-    pub(super) said: &'a mut Vec<Said>,
+    pub(super) sampled: &'a mut Vec<Sampled>,
 }
 
-impl Voice {
-    pub(super) fn new(vocabulary: Arc<Vocabulary>) -> Voice {
-        Voice { vocabulary, scratches: Mutex::default() }
+impl SamplingContext {
+    pub(super) fn new(vocabulary: Arc<Vocabulary>) -> SamplingContext {
+        SamplingContext { vocabulary, scratches: Mutex::default() }
     }
 
     pub(super) fn vocabulary(&self) -> &Vocabulary {
@@ -50,21 +50,21 @@ impl Voice {
     }
 
     /// Samples the next token of `answer` from a prediction. A scratch buffer in use during a panic is not used again.
-    pub(super) fn say(&self, answer: &mut Answer, predicted: Prediction<'_>) -> Said {
+    pub(super) fn sample(&self, answer: &mut Answer, predicted: Prediction<'_>) -> Sampled {
         let mut scratch = self.scratches().pop().unwrap_or_default();
-        let said = answer.advance(predicted, &self.vocabulary, &mut scratch);
+        let sampled = answer.advance(predicted, &self.vocabulary, &mut scratch);
         self.scratches().push(scratch);
-        said
+        sampled
     }
 
     /// Samples the next tokens of all answers.
-    pub(super) fn take_turns(&self, turns: &mut [Turn<'_>], vocab_len: usize, threads: Option<&Pool>) {
-        let take = |turns: &mut [Turn<'_>]| turns.iter_mut().for_each(|turn| turn.take(vocab_len, self));
-        let logits: usize = turns.iter().map(|turn| turn.logits.len()).sum();
-        let is_long = logits >= PARALLEL_MIN || turns.iter().any(|turn| turn.answer.is_guided());
+    pub(super) fn sample_batch(&self, jobs: &mut [SampleJob<'_>], vocab_len: usize, threads: Option<&Pool>) {
+        let take = |jobs: &mut [SampleJob<'_>]| jobs.iter_mut().for_each(|job| job.take(vocab_len, self));
+        let logits: usize = jobs.iter().map(|job| job.logits.len()).sum();
+        let is_long = logits >= PARALLEL_MIN || jobs.iter().any(|job| job.answer.is_guided());
         match threads.filter(|_| is_long) {
-            Some(threads) => threads.run_chunks(turns, 1, |_, turns| take(turns)),
-            None => take(turns),
+            Some(threads) => threads.run_chunks(jobs, 1, |_, jobs| take(jobs)),
+            None => take(jobs),
         }
     }
 
@@ -74,24 +74,24 @@ impl Voice {
     }
 }
 
-impl Turn<'_> {
+impl SampleJob<'_> {
     /// Samples the tokens of one answer. A panic becomes an error of the request.
-    fn take(&mut self, vocab_len: usize, voice: &Voice) {
+    fn take(&mut self, vocab_len: usize, sampling: &SamplingContext) {
         let tokens = self.likeliest.iter().map(|&token| Prediction::Likeliest(token));
         let rows = self.logits.chunks_exact(vocab_len).map(Prediction::Logits).chain(tokens);
         for (index, row) in rows.enumerate() {
-            let said = contain(|| voice.say(self.answer, row)).flatten();
+            let sampled = contain(|| sampling.sample(self.answer, row)).flatten();
             let drafted = self.draft.get(index).copied();
-            let goes_on = said
+            let goes_on = sampled
                 .as_ref()
                 .is_ok_and(|step| step.end.is_none() && step.token.is_some() && step.token == drafted);
-            self.said.push(said);
+            self.sampled.push(sampled);
             if !goes_on {
                 break;
             }
         }
-        let goes_on = |said: &&mut Said| matches!(said, Ok(step) if step.end.is_none());
-        if let Some(last) = self.said.last_mut().filter(goes_on)
+        let goes_on = |sampled: &&mut Sampled| matches!(sampled, Ok(step) if step.end.is_none());
+        if let Some(last) = self.sampled.last_mut().filter(goes_on)
             && let Err(error) = contain(|| self.answer.look_ahead())
         {
             *last = Err(error);
