@@ -377,8 +377,10 @@ async fn what_is_remembered_is_shown_and_corrected_and_the_next_turn_reads_it() 
     let covered = answer["kvik"]["memory"]["messages"]["summarised"].as_u64().unwrap();
     let summary = done(&server, "acme", "GET", path, Value::Null).await["summary"].take();
     assert_eq!(summary["text"], "Hi!", "{summary}");
-    assert_eq!((&summary["covers"], &summary["messages"]), (&json!(covered), &json!([1, 1 + covered])));
-    assert_eq!((&summary["corrected"], &summary["updates"]), (&json!(false), &json!(1)));
+    // Another one may have been made since that answer.
+    let covers = summary["covers"].as_u64().unwrap();
+    assert!(covers >= covered && summary["updates"].as_u64() >= Some(1), "{summary}");
+    assert_eq!((&summary["messages"], &summary["corrected"]), (&json!([1, 1 + covers]), &json!(false)));
 
     let text = "The dog of the user is called Bolt.";
     let corrected = done(&server, "acme", "POST", path, json!({"summary": text})).await["summary"].take();
