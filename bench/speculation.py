@@ -48,7 +48,7 @@ def records(dice):
 def tool_calls(dice):
     names = dice.sample(["api/chat/mod.rs", "app/state.rs", "http/error.rs", "serving/load.rs", "settings/kv.rs"], 4)
     call = lambda name, line: json.dumps({"name": "read_lines", "arguments": {"path": f"crates/kvik/src/{name}", "line": line}})
-    output = read("crates/kvik/src/app/state.rs", dice.randrange(0, 60), 30)
+    output = read("crates/kvik-server/src/app/state.rs", dice.randrange(0, 60), 30)
     history = "\n".join(f"<tool_call>\n{call(name, dice.randrange(400))}\n</tool_call>\n{output[:300]}" for name in names)
     answer = "\n".join(f"<tool_call>\n{call(name, dice.randrange(400))}\n</tool_call>" for name in reversed(names))
     return f"{history}\nRead these again elsewhere.\n", answer + "\nThe file says:\n" + output[:500]

@@ -14,7 +14,7 @@ import pathlib
 import re
 import statistics
 
-CRATES = ["kvik-kernels", "kvik-cache", "kvik-gpu", "kvik-text", "kvik-model", "kvik-engine", "kvik-memory", "kvik-session", "kvik-remote", "kvik-shelf", "kvik-library", "kvik", "kvik-c", "kvik-uniffi"]
+CRATES = ["kvik-kernels", "kvik-cache", "kvik-gpu", "kvik-text", "kvik-model", "kvik-engine", "kvik-memory", "kvik-session", "kvik-remote", "kvik-shelf", "kvik-library", "kvik-serving", "kvik-server", "kvik", "kvik-c", "kvik-uniffi"]
 USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?use ([^;]+);", re.M)
 PATH = re.compile(r"(?<![\w:])(?:crate|super|self)(?:::\w+)+")
 

@@ -3,7 +3,7 @@ import re
 
 from server import ROOT
 
-PAGE = ROOT / "crates/kvik/page"
+PAGE = ROOT / "crates/kvik-server/page"
 SOURCES = [path for path in PAGE.rglob("*") if path.is_file()]
 
 

@@ -1,7 +1,7 @@
-//! Runs models: loading, forward pass, scheduling.
+//! Schedules requests over a model, and stores their blocks.
 //!
-//! Plain threads and channels, no async. Decisions about KV blocks belong to `kvik-cache`,
-//! arithmetic to `kvik-kernels`, text to `kvik-text`.
+//! Plain threads and channels, no async. Decisions about KV blocks belong to `kvik-cache`, forward passes to
+//! `kvik-model`, text to `kvik-text`.
 
 #![deny(unsafe_code)]
 

@@ -49,7 +49,10 @@ pub enum ChatError {
     #[error(transparent)]
     NotContinued(#[from] NotContinued),
     /// The text cannot fit the context.
-    #[error("the prompt has at least {tokens_min} tokens and the context holds {context_tokens}")]
+    #[error(
+        "the prompt has at least {tokens_min} tokens and the context holds {context_tokens}; shorten it, or open the model \
+         with a larger context"
+    )]
     TooLong {
         /// Tokens that the text has at least.
         tokens_min: usize,

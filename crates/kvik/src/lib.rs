@@ -4,29 +4,18 @@
 
 #![forbid(unsafe_code)]
 
-mod accounts;
-mod api;
-mod app;
-mod causes;
-mod clock;
 mod command;
-mod described;
 mod eval;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod http;
-mod kv_events;
-mod measured;
-mod page;
-mod serving;
-mod settings;
-mod system;
 
 use std::process::ExitCode;
 
+use kvik_serving::{causes, open, settings, system};
+
 /// Runs the command line of this process; `embedded` is the model of commands that name none.
 pub fn main(embedded: Option<&'static [u8]>) -> ExitCode {
-    embedded.into_iter().for_each(serving::open::bring);
+    embedded.into_iter().for_each(open::bring);
     if let Err(error) = system::fail_writes_beyond_limit() {
         let warning = format!("warning: a limit on the size of files will end this process: {error}");
         settings::logging::say(&warning);

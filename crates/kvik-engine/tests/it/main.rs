@@ -10,7 +10,6 @@ mod disk;
 mod drafts;
 #[cfg(feature = "gpu")]
 #[path = "../../../kvik-model/tests/it/edited/mod.rs"]
-#[allow(dead_code, reason = "the tests of models use all of it")]
 mod edited;
 mod embeddings;
 mod engine;
@@ -23,7 +22,6 @@ mod pairs;
 mod panics;
 #[cfg(feature = "gpu")]
 #[path = "../../../kvik-model/tests/it/peer/mod.rs"]
-#[allow(dead_code, reason = "the tests of models use all of it")]
 mod peer;
 mod perplexity;
 mod pins;

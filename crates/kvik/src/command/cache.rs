@@ -11,7 +11,7 @@ use serde_json::Value;
 use ureq::http::Method;
 
 use super::remote::{ServerArgs, escaped, read_json};
-use crate::settings::{disk_place::DiskPlace, size::ByteSize};
+use kvik_serving::settings::{disk_place::DiskPlace, size::ByteSize};
 
 /// List, pin and evict what a running server has cached
 #[derive(Debug, Args)]

@@ -120,7 +120,10 @@ pub(crate) enum Task {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Command, CommandFactory};
+    use std::any::TypeId;
+
+    use clap::{Arg, Command, CommandFactory};
+    use kvik_serving::settings::{domain::DomainArgs, size::ByteSize};
 
     use super::*;
 
@@ -140,5 +143,38 @@ mod tests {
             let names: Vec<&str> = list.get_all_aliases().chain([list.get_name()]).collect();
             assert!(names.contains(&"ls") && names.contains(&"list"), "{names:?}");
         }
+    }
+
+    #[test]
+    fn commands_that_compute_have_the_flag_and_others_have_none() {
+        let check = |words: &[&str], expect: Option<usize>| {
+            let matches = Cli::command().try_get_matches_from(words).unwrap();
+            let (_, flags) = matches.subcommand().unwrap();
+            assert_eq!(DomainArgs::of(flags).memory_domain, expect, "{words:?}");
+        };
+        for command in ["serve", "chat", "bench", "doctor"] {
+            check(&["kvik", command, "--memory-domain", "7"], Some(7));
+            check(&["kvik", command], None);
+        }
+        check(&["kvik", "run", "--memory-domain", "0", "Hello"], Some(0));
+        check(&["kvik", "devices"], None);
+        assert!(Cli::command().try_get_matches_from(["kvik", "serve", "--memory-domain", "-1"]).is_err());
+    }
+
+    /// Checks every flag whose value is a SIZE, of every command.
+    #[test]
+    fn every_size_flag_refuses_a_number_without_a_unit() {
+        let mut flags = 0;
+        for command in Cli::command().get_subcommands() {
+            let of_sizes = |arg: &&Arg| arg.get_value_parser().type_id() == TypeId::of::<ByteSize>();
+            for flag in command.get_arguments().filter(of_sizes) {
+                let long = format!("--{}", flag.get_long().unwrap());
+                let words = ["kvik", command.get_name(), &long, "2"];
+                let error = Cli::command().try_get_matches_from(words).unwrap_err().to_string();
+                assert!(error.contains(&long) && error.contains("2GiB"), "{words:?}: {error}");
+                flags += 1;
+            }
+        }
+        assert!(flags > 10, "{flags} flags take a size");
     }
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 use kvik_shelf::ModelName;
 
-use crate::settings::models_dir::ModelsDirArgs;
+use kvik_serving::settings::models_dir::ModelsDirArgs;
 
 /// Gives a model a second name; its files are shared, and stay until the last name is removed
 #[derive(Debug, Args)]

@@ -19,8 +19,8 @@ pub(crate) fn run(_: &DevicesArgs) -> anyhow::Result<()> {
 
 #[cfg(feature = "gpu")]
 fn print_gpus() {
-    use crate::settings::size::ByteSize;
     use kvik_model::device::{DeviceInfo, DeviceKind, devices};
+    use kvik_serving::settings::size::ByteSize;
 
     let kind = |kind| match kind {
         DeviceKind::Discrete => "a card",

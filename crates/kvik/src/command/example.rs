@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::serving::Serving;
+use kvik_serving::Serving;
 
 /// The system prompt of the embedded model, in the form of its training data: a description, then its folder.
 pub(crate) const TRIAGE: &str = "Sort each notification of the user. Choose one folder and one priority.
@@ -56,7 +56,8 @@ impl Shows {
         }
     }
 
-    fn path(self) -> &'static str {
+    /// Its route.
+    pub(crate) fn path(self) -> &'static str {
         if self == Shows::Completion { "/v1/completions" } else { "/v1/chat/completions" }
     }
 }

@@ -9,7 +9,7 @@ use kvik_model::{LatentConfig, ModelConfig, ModelRunner, RopeScaling};
 use kvik_text::files::TensorView;
 use serde_json::json;
 
-use crate::settings::{model::ModelArgs, size::ByteSize};
+use kvik_serving::settings::{model::ModelArgs, size::ByteSize};
 
 /// Shows a model's shape, tokenizer, template and tensors.
 #[derive(Debug, Args)]

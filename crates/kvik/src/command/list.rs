@@ -4,8 +4,8 @@ use clap::Args;
 use kvik_shelf::{Manifest, Shelf};
 use serde_json::{Value, json};
 
-use crate::clock::unix_seconds;
-use crate::settings::{models_dir::ModelsDirArgs, size::ByteSize};
+use kvik_server::clock::unix_seconds;
+use kvik_serving::settings::{models_dir::ModelsDirArgs, size::ByteSize};
 
 /// Lists the models and adapters that have a name
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@ mod cache;
 mod chat;
 mod cli;
 mod completions;
+mod config;
 mod cp;
 mod devices;
 mod doctor;
@@ -16,6 +17,7 @@ mod health;
 mod inspect;
 mod lint;
 mod list;
+mod llama_flags;
 mod perplexity;
 mod piped;
 mod plan;
@@ -40,7 +42,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 pub(crate) use cli::{Cli, Task};
 
-use crate::settings::{config, domain::DomainArgs, llama_flags, logging};
+use kvik_serving::settings::{domain::DomainArgs, logging};
 
 /// Runs the command named by the arguments of this process.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {

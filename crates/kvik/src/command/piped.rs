@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 
-use crate::settings::logging::say;
+use kvik_serving::settings::logging::say;
 
 /// Maximum bytes of a prompt.
 const BYTES_MAX: u64 = 64 << 20;

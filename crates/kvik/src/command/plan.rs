@@ -10,8 +10,9 @@ use kvik_model::load::LoadedModel;
 use kvik_model::{LatentConfig, ModelRunner, digest};
 use serde::Serialize;
 
-use crate::{
-    serving::{budget::machine_bytes, kv},
+use kvik_serving::{
+    budget::machine_bytes,
+    kv,
     settings::{model::ModelArgs, retain::RetainChoice, size::ByteSize},
 };
 

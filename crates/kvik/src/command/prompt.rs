@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::remote::{ServerArgs, escaped, read_json};
-use crate::settings::retain::RetainChoice;
+use kvik_serving::settings::retain::RetainChoice;
 
 /// Keep a prompt cached: a system prompt, tools, examples
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::remote::ServerArgs;
-use crate::settings::size::ByteSize;
+use kvik_serving::settings::size::ByteSize;
 
 /// Lists the models of a running server
 #[derive(Debug, Args)]

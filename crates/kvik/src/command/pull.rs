@@ -3,8 +3,8 @@
 use clap::Args;
 use kvik_shelf::{ModelName, ModelSource};
 
-use crate::{
-    serving::fetch,
+use kvik_serving::{
+    fetch,
     settings::{models_dir::ModelsDirArgs, size::ByteSize},
 };
 

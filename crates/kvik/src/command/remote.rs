@@ -115,7 +115,8 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::{command::Cli, settings::config};
+    use crate::command::Cli;
+    use crate::command::config;
 
     /// Every command with `--url` also finds the server by the settings of `kvik serve`.
     #[test]

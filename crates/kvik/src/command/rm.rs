@@ -3,7 +3,7 @@
 use clap::Args;
 use kvik_shelf::Removed;
 
-use crate::settings::{models_dir::ModelsDirArgs, size::ByteSize};
+use kvik_serving::settings::{models_dir::ModelsDirArgs, size::ByteSize};
 
 /// Removes names, and the downloaded files that no other name uses
 #[derive(Debug, Args)]

@@ -12,8 +12,8 @@ use super::{
     piped,
     talk::{self, AnswerPiece, TalkArgs, Turn},
 };
-use crate::{
-    serving::load::{self, Loaded},
+use kvik_serving::{
+    load::{self, Loaded},
     settings::{
         capacity::Capacity,
         logging::{self, LogFormat},

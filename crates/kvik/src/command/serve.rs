@@ -14,7 +14,7 @@ use tokio::{sync::watch, task::JoinHandle, time::timeout};
 use super::serve_args::{Clients, ServeArgs, ServerSetup};
 use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
 use super::{example, remote::url_of};
-use crate::{
+use kvik_server::{
     accounts::ledger::Ledger,
     api,
     app::{
@@ -22,7 +22,11 @@ use crate::{
         watchdog,
     },
     http::{self, Front},
-    serving::{ModelCard, Serving, handle::Handle, load::Loaded},
+};
+use kvik_serving::{
+    ModelCard, Serving,
+    handle::Handle,
+    load::Loaded,
     settings::{logging, size::ByteSize},
     system::stop_signal,
 };
@@ -117,7 +121,7 @@ fn one_model(
     let place = Some(device.unwrap_or_else(|| format!("{threads} threads")));
     let attached = [&disk, &draft, &place, &remote, &state].map(Option::as_deref);
     let banner = banner(&serving.model, &budget, attached, &url, &example);
-    handle.set_tenants(clients.keys.tenants());
+    handle.set_tenants(clients.keys.tenants().parts());
     handle.warm(args.cache.remote.warm());
     let bytes = serving.model.bytes + budget.bytes();
     let app = app(args, clients, serving, (around, &handle))?;
@@ -208,7 +212,7 @@ pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     let mut clients = args.clients()?;
     clients.open_records(&args.state);
     let Loaded { serving, handle, .. } = args.load(None)?;
-    handle.set_tenants(clients.keys.tenants());
+    handle.set_tenants(clients.keys.tenants().parts());
     let around = ServerSetup::new(args, &clients, std::net::Ipv4Addr::LOCALHOST.into());
     app(args, &clients, serving, (&around, &handle))
 }

@@ -20,7 +20,7 @@ use super::{
     },
     talk,
 };
-use crate::{
+use kvik_server::{
     accounts::{
         prices::Prices,
         tenants::{Secret, Share, Source, Tenants},
@@ -28,13 +28,13 @@ use crate::{
     app::{AppConfig, keys::Keys, spans::Spans},
     clock::Clock,
     http::{ConnectionLimits, Senders},
+};
+use kvik_serving::{
+    ModelCard, Serving,
+    budget::check_memory,
+    device,
     kv_events::KvEvents,
-    serving::{
-        ModelCard, Serving,
-        budget::check_memory,
-        device,
-        load::{self, Around, Loaded},
-    },
+    load::{self, Around, Loaded},
     settings::{
         capacity::Capacity,
         keep_alive::KeepAlive,

@@ -15,23 +15,24 @@ use kvik_model::load::LoadedModel;
 use kvik_shelf::{Kind, Manifest, ModelSource, ShelfFile};
 use tokio::runtime::Handle as Runtime;
 
+use super::config;
 use super::{
     Cli, Task,
     serve_args::{ServeArgs, ServerSetup, warn_without_template},
 };
-use crate::{
+use kvik_server::{
     api,
     app::{
         App,
         server::Server,
         shelf::{Catalogue, Described, Entry, LoadModel, ModelFile, OpenModel},
     },
-    serving::{
-        fetch,
-        handle::Handle,
-        load::{self, Around, Loaded},
-    },
-    settings::{config, model::ModelArgs, size::ByteSize},
+};
+use kvik_serving::{
+    fetch,
+    handle::Handle,
+    load::{self, Around, Loaded},
+    settings::{model::ModelArgs, size::ByteSize},
 };
 
 /// Default share of the free memory for models, as a fraction.
@@ -278,7 +279,7 @@ impl LoadModel for Loader {
         args.embedding.apply(&mut serving.embedder);
         warn_without_template(&serving);
         // Their quotas hold for the prompts that are restored.
-        handle.set_tenants(setup.server.keys().tenants());
+        handle.set_tenants(setup.server.keys().tenants().parts());
         let bytes = serving.model.bytes + budget.bytes();
         let config = args.app_config(&setup.around.of_model(name), &serving.model)?;
         let app = App::of(setup.server.clone(), serving, config);
@@ -327,7 +328,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::settings::models_dir::ModelsDirArgs;
+    use kvik_serving::settings::models_dir::ModelsDirArgs;
 
     #[test]
     fn a_file_is_known_without_reading_it() {

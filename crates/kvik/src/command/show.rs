@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::list::{ago, card};
-use crate::clock::unix_seconds;
-use crate::settings::{models_dir::ModelsDirArgs, size::ByteSize};
+use kvik_server::clock::unix_seconds;
+use kvik_serving::settings::{models_dir::ModelsDirArgs, size::ByteSize};
 
 /// Shows what a name stands for: source, commit, files with their checksums
 #[derive(Debug, Args)]

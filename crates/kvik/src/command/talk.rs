@@ -15,8 +15,8 @@ use kvik_text::answer::{AnswerDelta, Reader};
 use kvik_text::tools::Tools;
 use serde_json::{Value, json};
 
-use crate::{
-    serving::Serving,
+use kvik_serving::{
+    Serving,
     settings::{logging::say, model::ModelArgs},
 };
 

@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 
-use crate::accounts::tenants::{
+use kvik_server::accounts::tenants::{
     file,
     key::{KeyDigest, new_key},
 };

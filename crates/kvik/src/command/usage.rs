@@ -9,9 +9,9 @@ use serde_json::Value;
 use ureq::http::Method;
 
 use super::remote::{ServerArgs, escaped};
-use crate::{
+use crate::command::flags::accounts::StateArgs;
+use kvik_server::{
     accounts::ledger::{self, Bill, Day},
-    command::flags::accounts::StateArgs,
     http::answer::value,
 };
 
@@ -101,7 +101,7 @@ impl UsageArgs {
             }
             Err(error) => return Err(error.into()),
         };
-        Ok(value(&crate::api::usage_listing(&bill)))
+        Ok(value(&kvik_server::api::usage_listing(&bill)))
     }
 
     fn ask(&self, server: &ServerArgs) -> anyhow::Result<Value> {

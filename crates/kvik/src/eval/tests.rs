@@ -13,8 +13,8 @@ use super::results::ResultRow;
 use super::run::EvalRun;
 use super::setting::{Setting, Sight, retentions, settings};
 use super::tasks::{EvalCase, EvalTask, Work};
-use crate::serving::open;
-use crate::settings::model::ModelArgs;
+use kvik_serving::open;
+use kvik_serving::settings::model::ModelArgs;
 
 /// Generated cases of the embedded model that it answers.
 fn cases(opened: &OpenedModel<Model>, task: &str, count: usize) -> EvalTask {

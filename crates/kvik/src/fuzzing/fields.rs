@@ -19,7 +19,10 @@ pub(super) struct Bodies {
 
 impl Bodies {
     pub(super) fn new() -> Bodies {
-        Bodies { document: serde_json::from_str(include_str!("../api/openapi.json")).unwrap() }
+        Bodies {
+            document: serde_json::from_str(include_str!("../../../kvik-server/src/api/openapi.json"))
+                .unwrap(),
+        }
     }
 
     /// Method and path of every route with a body in the document, and the schema of the body.

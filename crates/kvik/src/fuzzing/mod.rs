@@ -26,10 +26,8 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::{
-    api,
-    command::{Cli, Task, serve},
-};
+use crate::command::{Cli, Task, serve};
+use kvik_server::api;
 
 /// How long an answer is read; then the client disconnects, like one whose patience has run out.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -89,7 +87,7 @@ impl Server {
 /// Parses the bytes that a peer of the KV events sends.
 #[cfg(fuzzing)]
 pub fn zmtp(input: &[u8]) {
-    crate::kv_events::fuzz_zmtp(input);
+    kvik_serving::kv_events::fuzz_zmtp(input);
 }
 
 /// Sends one input.

@@ -13,6 +13,7 @@ use super::{
     mutate::{Vocabulary, mutate},
     *,
 };
+use crate::command::example::{self, Shows};
 
 /// Maximum duration of one input, on a busy machine.
 const INPUT_MAX: Duration = Duration::from_secs(20);
@@ -31,6 +32,19 @@ fn input(head: &str, body: &[u8]) -> Vec<u8> {
 
 fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// The requests that `kvik serve` prints as examples.
+#[test]
+fn examples_are_answered() {
+    for shows in [Shows::Completion, Shows::Chat, Shows::Triage] {
+        let mut body = example::body("kvik", shows);
+        body["max_tokens"] = 4.into();
+        let input = input(&format!("POST {}", shows.path()), body.to_string().as_bytes());
+        assert_eq!(answer_to(&input), Some(StatusCode::OK), "{shows:?}");
+    }
+    let completion = example::curl("http://h:1", "base", Shows::Completion, false);
+    assert!(completion.starts_with("curl -s http://h:1/v1/completions "), "{completion}");
 }
 
 /// Refused seeds would exercise only refusals; seeds of attacks must be refused without further effect.

@@ -15,8 +15,9 @@ use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use kvik_session::RunnerRoom;
 use serde::Serialize;
 
-use crate::{
-    serving::{budget::no_memory, device, kv},
+use kvik_serving::{
+    budget::no_memory,
+    device, kv,
     settings::{
         device::{DeviceChoice, GpuLayers},
         model::ModelArgs,

@@ -13,9 +13,9 @@ use super::{
     report,
     screen::Screen,
 };
-use crate::{
-    app::App, causes::with_causes, clock::unix_seconds, command::talk::TalkArgs, settings::size::ByteSize,
-};
+use crate::command::talk::TalkArgs;
+use kvik_server::{app::App, clock::unix_seconds};
+use kvik_serving::{causes::with_causes, settings::size::ByteSize};
 
 /// Maximum conversations that `/list` shows.
 const LISTED_MAX: usize = 50;

@@ -42,15 +42,15 @@ use super::{
     flags::{accounts::StateArgs, memory::MemoryArgs},
     talk::{self, TalkArgs},
 };
-use crate::{
+use kvik_server::{
     accounts::ledger::Ledger,
     api,
     app::{App, AppConfig, keys::Keys},
     http::{Hosts, Senders},
-    serving::{
-        Serving,
-        load::{self, Loaded},
-    },
+};
+use kvik_serving::{
+    Serving,
+    load::{self, Loaded},
     settings::{
         capacity::Capacity,
         dirs,

@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write};
 
 use super::client::Answer;
 use super::report;
-use crate::{command::talk::AnswerPiece, settings::logging::may_colour};
+use crate::command::talk::AnswerPiece;
+use kvik_serving::settings::logging::may_colour;
 
 /// Standard output, or a writer of a test in its place.
 pub(super) struct Screen {

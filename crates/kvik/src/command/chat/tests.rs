@@ -8,7 +8,7 @@ use std::{
 use clap::Parser;
 
 use super::*;
-use crate::serving::handle::Handle;
+use kvik_serving::handle::Handle;
 
 const CONTEXT: usize = 1024;
 const MEMORY: [&str; 6] = ["--memory-recent", "300", "--memory-summary", "64", "--memory-trigger", "120"];

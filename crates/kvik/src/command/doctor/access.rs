@@ -3,13 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use super::report::Diagnosis;
-use crate::{
-    causes::with_causes,
-    command::{
-        serve::check_clock,
-        serve_args::{CONNECTIONS_MAX, ServeArgs, connections_max},
-    },
+use crate::command::{
+    serve::check_clock,
+    serve_args::{CONNECTIONS_MAX, ServeArgs, connections_max},
 };
+use kvik_serving::causes::with_causes;
 
 /// A lower bound on the time, the beginning of 2026: current certificates are not valid before.
 const FROM_1970_TO_2026: Duration = Duration::from_secs(1_767_225_600);

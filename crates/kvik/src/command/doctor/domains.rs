@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use kvik_kernels::MemoryDomain;
 
 use super::report::Diagnosis;
-use crate::{causes::with_causes, settings::domain::DomainArgs};
+use kvik_serving::{causes::with_causes, settings::domain::DomainArgs};
 
 const SUBJECT: &str = "memory domains";
 /// Linux's setting of automatic NUMA balancing, which moves pages to the threads that read them.

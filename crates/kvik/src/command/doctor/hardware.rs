@@ -6,9 +6,10 @@ use kvik_engine::free_memory::MachineMemory;
 use kvik_kernels::{Isa, Pool, bound_memory_domains, memory_domains, performance_cores, read_speed};
 
 use super::{domains, report::Diagnosis};
-use crate::{
+use kvik_serving::{
+    budget::kv_bytes,
     causes::with_causes,
-    serving::{budget::kv_bytes, device},
+    device,
     settings::{
         device::DeviceChoice,
         model::{CacheArgs, ModelArgs},

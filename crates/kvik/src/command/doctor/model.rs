@@ -8,10 +8,10 @@ use kvik_model::load::LoadedModel;
 use kvik_shelf::Kind;
 
 use super::report::Diagnosis;
-use crate::{
+use crate::command::serve_args::ServeArgs;
+use kvik_serving::{
     causes::with_causes,
-    command::serve_args::ServeArgs,
-    serving::fetch,
+    fetch,
     settings::{model::ModelArgs, size::ByteSize},
 };
 

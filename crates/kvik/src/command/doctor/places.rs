@@ -10,10 +10,8 @@ use std::{
 use kvik_engine::store::bytes_allowed;
 
 use super::report::Diagnosis;
-use crate::{
-    command::serve_args::ServeArgs,
-    settings::{dirs, size::ByteSize},
-};
+use crate::command::serve_args::ServeArgs;
+use kvik_serving::settings::{dirs, size::ByteSize};
 
 /// Bytes that are written and read at a time.
 const PIECE_BYTES: usize = 4 << 20;

@@ -275,7 +275,7 @@ fn bits_of_points(config: &ModelConfig) -> Vec<f64> {
 #[cfg(feature = "embedded-model")]
 mod tests {
     use super::*;
-    use crate::settings::model::ModelArgs;
+    use kvik_serving::settings::model::ModelArgs;
 
     /// A curve of the embedded model's shape with heads of another length, and losses that differ by layer.
     fn plan(head_dim: usize) -> Curve {

@@ -9,7 +9,7 @@ use kvik_model::KvMap;
 use super::sensitivity::SensitivityArgs;
 use crate::eval::setting::{self, Setting, Sight};
 use crate::eval::tasks::{self, Sources};
-use crate::settings::{model::ModelArgs, size::ByteSize};
+use kvik_serving::settings::{model::ModelArgs, size::ByteSize};
 
 /// Path of the embedded model's held-out files in a checkout.
 const HELD_OUT: &str = "models/tiny";

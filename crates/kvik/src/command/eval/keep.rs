@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kvik_cache::retain::HeadImportance;
 
 use crate::eval::report::{EvalReport, RowReport, TaskReport};
-use crate::measured::{Measured, MeasuredHeads, MeasuredLosses, SettingLosses, TaskLoss};
+use kvik_serving::measured::{Measured, MeasuredHeads, MeasuredLosses, SettingLosses, TaskLoss};
 
 /// Losses in percent for which the retention that keeps the fewest positions is reported.
 const LOSSES: [f64; 4] = [1.0, 3.0, 10.0, 30.0];

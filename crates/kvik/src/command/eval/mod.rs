@@ -18,21 +18,19 @@ use kvik_session::OpenedModel;
 
 pub(crate) use flags::EvalArgs;
 
-use crate::{
-    clock::unix_seconds,
-    eval::{
-        calibrate,
-        encode::Encoder,
-        html,
-        report::{EvalReport, RowReport, TaskReport},
-        results::ResultRow,
-        run::EvalRun,
-        setting::Setting,
-        table,
-        tasks::{self, EvalTask},
-    },
-    serving::{kv, open},
+use crate::eval::{
+    calibrate,
+    encode::Encoder,
+    html,
+    report::{EvalReport, RowReport, TaskReport},
+    results::ResultRow,
+    run::EvalRun,
+    setting::Setting,
+    table,
+    tasks::{self, EvalTask},
 };
+use kvik_server::clock::unix_seconds;
+use kvik_serving::{kv, open};
 
 /// Runs the command.
 pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {

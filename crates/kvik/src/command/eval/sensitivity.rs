@@ -13,9 +13,9 @@ use kvik_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use super::curve::Curve;
-use crate::{
+use kvik_serving::{
     measured::{Measured, MeasuredSensitivity},
-    serving::open,
+    open,
     settings::model::ModelArgs,
 };
 

@@ -10,11 +10,11 @@ use clap::{Args, builder::FalseyValueParser};
 use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use tokio::net::TcpListener;
 
-use crate::{
+use kvik_server::{
     app::keys::Keys,
     http::{AllowedHost, AllowedOrigin, Hosts, Senders},
-    system::warn_if_readable_by_others,
 };
+use kvik_serving::system::warn_if_readable_by_others;
 
 /// The listening address, and the clients that may use it.
 #[derive(Debug, Args)]

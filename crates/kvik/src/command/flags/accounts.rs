@@ -13,14 +13,14 @@ use kvik_memory::records::{LOCK_WAIT, Records, RecordsError, private::readable_b
 use kvik_remote::FleetKey;
 
 use super::access::{key, keys_in};
-use crate::{
+use kvik_server::{
     accounts::{
         prices::{Decimal, PriceList, Prices},
         tenants::{Secret, SecretError, Source, file},
     },
     http::readers::give_way,
-    settings::dirs,
 };
+use kvik_serving::settings::dirs;
 
 /// Tenants, the admin's key, and prices.
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use anyhow::bail;
 use clap::Args;
 
-use crate::kv_events::KvEventsConfig;
+use kvik_serving::kv_events::KvEventsConfig;
 
 /// Whether and where to publish what is cached.
 #[derive(Debug, Clone, Args)]

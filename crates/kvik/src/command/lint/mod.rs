@@ -24,8 +24,8 @@ use serde_json::Value;
 
 use kvik_memory::volatile;
 
-use crate::settings::model::ModelArgs;
 use fix::{Fix, Pair, alike, equal};
+use kvik_serving::settings::model::ModelArgs;
 use request::RequestBody;
 
 pub(crate) use request::PromptEncoder;

@@ -8,7 +8,7 @@ use kvik_text::template::ChatTemplate;
 use kvik_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
-use crate::{
+use kvik_server::{
     api::{as_chat, conversation_prompt},
     app::report::spans,
 };

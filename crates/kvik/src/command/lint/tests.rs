@@ -8,8 +8,8 @@ use serde_json::json;
 use kvik_text::template::ChatTemplate;
 
 use super::*;
-use crate::{
-    serving::load::{self, Loaded},
+use kvik_serving::{
+    load::{self, Loaded},
     settings::{capacity::Capacity, model::CacheArgs, size::ByteSize},
 };
 

@@ -21,10 +21,7 @@ use kvik_kernels::KvLayout;
 use kvik_model::ModelRunner;
 use serde_json::json;
 
-use crate::{
-    serving::{kv, open},
-    settings::model::ModelArgs,
-};
+use kvik_serving::{kv, open, settings::model::ModelArgs};
 
 /// Measures how well a model predicts a text, with the flags and the rules of llama-perplexity
 #[derive(Debug, Args)]

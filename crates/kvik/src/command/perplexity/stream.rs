@@ -10,10 +10,7 @@ use kvik_engine::retain::stream::Stream;
 use serde_json::json;
 
 use super::PerplexityArgs;
-use crate::{
-    serving::{kv, open},
-    settings::size::ByteSize,
-};
+use kvik_serving::{kv, open, settings::size::ByteSize};
 
 /// Tokens covered by one output line.
 const PIECE: usize = 10_000;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::eval::written::{Question, content};
-use crate::settings::model::ModelArgs;
+use kvik_serving::settings::model::ModelArgs;
 
 /// Runs `check` on cases of every task at several lengths, with the embedded model's tokenizer and template.
 fn for_cases(check: impl Fn(&GeneratedTask, &Encoder<'_>, usize, &WrittenCase)) {

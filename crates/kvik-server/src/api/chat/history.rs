@@ -1,0 +1,141 @@
+//! The messages before a chat's question: stored by the server, remembered beyond the context, or compacted.
+
+use std::sync::Arc;
+
+use kvik_memory::{
+    conversations::ConversationTurn,
+    memory::{Compaction, Purpose},
+};
+use kvik_session::Chat;
+use serde_json::Value;
+
+use crate::{
+    api::request::{compaction::Compacting, generation::Options},
+    app::{
+        chat_text,
+        conversations::check_values,
+        kept_prefix::KeptPrefix,
+        keys::Caller,
+        memory::{CompactJob, History, RememberedTurn},
+        state::App,
+    },
+    http::error::ApiError,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Prepends the stored conversation that the request continues, if any, and returns its turn.
+pub(super) fn continued(
+    app: &App,
+    caller: &Caller,
+    new: Chat,
+    options: &Options,
+) -> Result<(Chat, Option<ConversationTurn>)> {
+    let Some(reference) = &options.conversation else { return Ok((new, None)) };
+    if options.choices > 1 {
+        let message =
+            "`n` answers cannot all be the next message of `kvik.conversation`; leave one of them out";
+        return Err(ApiError::field("n", message));
+    }
+    if new.continues {
+        let message = "`continue_final_message`: what is said in `kvik.conversation` is not said anew; end with a message of the user or of a tool, or set it to false";
+        return Err(ApiError::field("continue_final_message", message));
+    }
+    let begun =
+        ConversationTurn::begin(&app.server.conversations, &caller.tenant.name, reference, new.messages());
+    let at = |error: ApiError| error.at("kvik.conversation");
+    let (mut turn, messages) = begun.map_err(|error| at(error.into()))?;
+    turn.asks(&app.serving.model.name);
+    check_values(&messages).map_err(at)?;
+    Ok((new.with_messages(&messages, Purpose::Answer), Some(turn)))
+}
+
+/// The compaction state and settings of a request.
+#[derive(Default)]
+pub(crate) struct Compacted {
+    /// The compaction item that precedes the messages.
+    pub(crate) before: Option<Compaction>,
+    /// Set if the request asks for further compaction.
+    pub(crate) compacting: Option<Compacting>,
+}
+
+/// Returns the conversation that the model reads, and the turn if the conversation is remembered beyond the
+/// context.
+pub(super) fn remembered(
+    app: &App,
+    caller: &Caller,
+    chat: Chat,
+    options: &Options,
+    compacted: &Compacted,
+) -> Result<(Chat, Option<RememberedTurn>)> {
+    let kept = options.conversation.is_some() && app.memory.is_possible();
+    let is_compacted = compacted.before.is_some() || compacted.compacting.is_some();
+    let other = is_compacted.then(|| not_beside_compaction(&chat, options)).flatten();
+    if let Some(other) = other {
+        let message = format!("a conversation is not compacted beside {other}; leave one of them out");
+        return Err(ApiError::field("context_management", message));
+    }
+    let reads_part = matches!(options.kept_prefix, Some(KeptPrefix::Named(_)));
+    if reads_part && options.memory == Some(true) {
+        let message = "`kvik.kept_prefix` names a prompt with which every turn begins, and a summary changes how it begins; leave out either this or `kvik.memory`";
+        return Err(ApiError::field("kvik.kept_prefix", message));
+    }
+    let remembers = (app.memory.on || kept) && options.reuse && !reads_part;
+    let on = is_compacted || options.memory.unwrap_or(remembers);
+    if !on || chat.continues {
+        return Ok((chat, None));
+    }
+    let (settings, messages) = chat.apart();
+    let settings = Arc::new(settings);
+    let history = History {
+        compacting: compacted.compacting.map(|compacting| compacting.threshold),
+        ..history(app, caller, (settings.clone(), messages), compacted.before.as_ref(), Some(options))
+    };
+    let turn = app.memory.turn(history)?;
+    Ok((settings.with_messages(&turn.messages, Purpose::Answer), Some(turn)))
+}
+
+/// Returns the job that compacts a whole conversation.
+pub(crate) fn to_compact(
+    app: &App,
+    caller: &Caller,
+    chat: Chat,
+    before: Option<&Compaction>,
+) -> Result<CompactJob> {
+    let (settings, messages) = chat.apart();
+    app.memory.to_compact(history(app, caller, (Arc::new(settings), messages), before, None))
+}
+
+/// Bundles a conversation with its renderer. The renderer holds only the settings, so that the messages are
+/// stored once.
+fn history<'a>(
+    app: &App,
+    caller: &'a Caller,
+    (settings, messages): (Arc<Chat>, Vec<Value>),
+    before: Option<&'a Compaction>,
+    options: Option<&Options>,
+) -> History<'a> {
+    let context = app.serving.model.context;
+    let wanted = options.map_or(0, |options| options.max_tokens(context / 8, context));
+    let serving = app.serving.clone();
+    let render = Arc::new(move |messages: &[Value], purpose| {
+        chat_text::tokens(&serving, &settings.with_messages(messages, purpose))
+    });
+    History { caller, messages, before, compacting: None, room: wanted.min(context / 4), render }
+}
+
+/// What of a request does not go with compaction.
+fn not_beside_compaction(chat: &Chat, options: &Options) -> Option<&'static str> {
+    match () {
+        () if options.memory == Some(false) => Some("`kvik.memory` false"),
+        () if !options.reuse => Some("a private cache"),
+        () if matches!(options.kept_prefix, Some(KeptPrefix::Named(_))) => {
+            Some("`kvik.kept_prefix`, with which every turn begins")
+        }
+        () if options.conversation.is_some() => {
+            Some("`kvik.conversation`, which the server keeps as a whole")
+        }
+        () if chat.continues => Some("a last message that is continued"),
+        () => None,
+    }
+}

@@ -1,0 +1,65 @@
+//! A prompt that a body names for an operation on the cache: a conversation or a plain prompt.
+//!
+//! The prompt of a conversation is the prefix that all requests continuing it share: its template is rendered
+//! with two different questions at the end, and the tokens before they diverge are the prompt.
+
+use kvik_cache::Token;
+use kvik_session::Chat;
+
+use crate::{
+    api::request::{conversation::ConversationFields, parts::FromBody, prompt::PromptFields},
+    app::{chat_text, state::App},
+    http::{error::ApiError, json::Body},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// A named prompt: that of a chat if the body has `messages`, otherwise that of a completion.
+#[derive(Debug)]
+pub(in crate::api) enum Named {
+    Conversation(Box<ConversationFields>),
+    Prompt(PromptFields),
+}
+
+impl FromBody for Named {
+    fn from_body(body: &Body) -> Result<Named> {
+        if body.has("messages") {
+            return ConversationFields::from_body(body).map(Box::new).map(Named::Conversation);
+        }
+        PromptFields::from_body(body).map(Named::Prompt)
+    }
+
+    #[cfg(test)]
+    fn describe(
+        generator: &mut schemars::SchemaGenerator,
+        all: &mut serde_json::Map<String, serde_json::Value>,
+    ) {
+        use crate::api::request::parts::schema;
+        let kinds = [schema::<ConversationFields>(generator), schema::<PromptFields>(generator)];
+        all.insert("anyOf".to_owned(), serde_json::json!(kinds));
+    }
+}
+
+impl Named {
+    /// Returns the tokens that all requests with this beginning share.
+    pub(super) fn tokens(self, app: &App) -> Result<Vec<Token>> {
+        let prompts = match self {
+            Named::Conversation(fields) => return shared_tokens(app, &fields.chat()?),
+            Named::Prompt(fields) => fields.prompts()?,
+        };
+        let [prompt] = prompts.as_slice() else {
+            let message = "`prompt` must be one prompt; keep others under other names";
+            return Err(ApiError::field("prompt", message));
+        };
+        prompt.encode(app)
+    }
+}
+
+/// The tokens with which all chats begin that go on from these messages.
+pub(super) fn shared_tokens(app: &App, chat: &Chat) -> Result<Vec<Token>> {
+    let shared = chat_text::shared_tokens(&app.serving, chat)?;
+    if shared.is_empty() {
+        return Err(ApiError::field("messages", "requests with these messages have no token in common"));
+    }
+    Ok(shared)
+}

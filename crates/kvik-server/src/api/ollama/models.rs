@@ -1,0 +1,213 @@
+//! The models of this server, in Ollama's format.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{Extension, Json, extract::State};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    api::request::parts::Part,
+    app::{
+        body::JsonBody,
+        keys::Caller,
+        shelf::{self, Described, ModelFile, Shelf},
+    },
+    clock::{rfc3339, unix_seconds},
+    described::JsonSchema,
+    http::error::ApiError,
+};
+use kvik_serving::ModelCard;
+
+/// The implemented version of Ollama's API; clients require a minimum.
+const SPOKEN: &str = "0.13.0";
+/// Expiry time of a model that stays loaded until the server stops.
+const FOREVER: &str = "9999-12-31T23:59:59Z";
+
+/// Which version is spoken.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Version {
+    version: &'static str,
+    kvik: &'static str,
+}
+
+/// Models.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaModels")]
+pub(super) struct Listed {
+    models: Vec<Model>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaModel")]
+struct Model {
+    name: String,
+    model: String,
+    modified_at: String,
+    size: u64,
+    digest: String,
+    details: Details,
+    #[serde(flatten)]
+    running: Option<Running>,
+}
+
+/// Of a model that runs.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Running {
+    expires_at: String,
+    size_vram: u64,
+    context_length: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Details {
+    parent_model: &'static str,
+    format: &'static str,
+    family: String,
+    families: [String; 1],
+    parameter_size: &'static str,
+    quantization_level: &'static str,
+}
+
+/// The model.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaShown")]
+pub(super) struct Shown {
+    modelfile: String,
+    parameters: &'static str,
+    template: String,
+    details: Details,
+    /// Numbers and names of its file; one is named by its architecture.
+    model_info: Map<String, Value>,
+    capabilities: Vec<&'static str>,
+    modified_at: String,
+}
+
+/// `GET /api/version`
+pub(super) async fn version() -> Json<Version> {
+    Json(Version { version: SPOKEN, kvik: env!("CARGO_PKG_VERSION") })
+}
+
+/// `GET /api/tags`
+pub(super) async fn tags(
+    State(shelf): State<Arc<Shelf>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Listed> {
+    if let Some(app) = shelf.only() {
+        return Json(Listed { models: vec![listed(&app.serving.model, None)] });
+    }
+    Json(Listed { models: shelf.list(&caller).iter().map(|model| on_shelf(model, None)).collect() })
+}
+
+/// `GET /api/ps`
+pub(super) async fn running(
+    State(shelf): State<Arc<Shelf>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Listed> {
+    let running = |expires_at: String, context_length| Running { expires_at, size_vram: 0, context_length };
+    if let Some(app) = shelf.only() {
+        let running = running(FOREVER.to_owned(), app.serving.model.context);
+        return Json(Listed { models: vec![listed(&app.serving.model, Some(running))] });
+    }
+    let of = |model: &shelf::Listed| {
+        let card = model.card.as_ref().filter(|_| matches!(model.status, "loaded" | "unloading"))?;
+        let expires = |left: Duration| rfc3339(unix_seconds().saturating_add(left.as_secs()), 0);
+        let expires_at = model.expires_in.map_or_else(|| FOREVER.to_owned(), expires);
+        Some(on_shelf(model, Some(running(expires_at, card.context))))
+    };
+    Json(Listed { models: shelf.list(&caller).iter().filter_map(of).collect() })
+}
+
+/// Describes a model of the shelf by its file, whether it is loaded or not. Its family is known once it was
+/// loaded.
+fn on_shelf(model: &shelf::Listed, running: Option<Running>) -> Model {
+    let ModelFile { bytes, modified_s, digest } = model.file.clone();
+    Model {
+        name: model.name.clone(),
+        model: model.name.clone(),
+        modified_at: rfc3339(modified_s, 0),
+        size: bytes,
+        digest,
+        details: model.card.as_ref().map_or_else(|| details_of(String::new()), details),
+        running,
+    }
+}
+
+/// The body of `/api/show`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ShowFields {
+    /// The one model that runs here answers for any name, unless the server is strict.
+    #[serde(default)]
+    model: String,
+    /// The same, as older clients write it.
+    #[serde(default)]
+    name: String,
+}
+
+impl Part for ShowFields {}
+
+/// `POST /api/show`
+pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Result<Json<Shown>, ApiError> {
+    let caller = body.caller.clone();
+    let ShowFields { model, name } = shelf.server.read(body).await?;
+    let name = if model.is_empty() { name } else { model };
+    if let Some(app) = shelf.only() {
+        app.accept_model(&name)?;
+    }
+    let (listed, described) = (shelf.get(&name, &caller)?, shelf.describe(&name, &caller).await?);
+    let loaded_s = listed.card.as_ref().map_or(0, |card| card.loaded);
+    let modified_s = if shelf.has_one() { loaded_s } else { listed.file.modified_s };
+    let template = described.template.clone().unwrap_or_default();
+    let mut capabilities = vec!["completion"];
+    // Templates that support tools and thoughts mention them.
+    capabilities.extend(template.contains("tools").then_some("tools"));
+    capabilities.extend(template.contains("enable_thinking").then_some("thinking"));
+    let source = listed.card.as_ref().map_or(&listed.source, |card| &card.source);
+    Ok(Json(Shown {
+        modelfile: format!("FROM {}\n", source.for_caller(caller.admin, &listed.name)),
+        parameters: "",
+        template,
+        details: details_of(described.family.clone()),
+        model_info: model_info(&described),
+        capabilities,
+        modified_at: rfc3339(modified_s, 0),
+    }))
+}
+
+fn model_info(described: &Described) -> Map<String, Value> {
+    let Described { own_name, family, context, vocabulary, .. } = described;
+    Map::from_iter([
+        ("general.architecture".to_owned(), json!(family)),
+        ("general.basename".to_owned(), json!(own_name)),
+        (format!("{family}.context_length"), json!(context)),
+        ("tokenizer.ggml.vocab_size".to_owned(), json!(vocabulary)),
+    ])
+}
+
+fn listed(model: &ModelCard, running: Option<Running>) -> Model {
+    Model {
+        name: model.name.clone(),
+        model: model.name.clone(),
+        modified_at: rfc3339(model.loaded, 0),
+        size: model.bytes,
+        digest: blake3::Hash::from_bytes(model.digest).to_hex().to_string(),
+        details: details(model),
+        running,
+    }
+}
+
+fn details(model: &ModelCard) -> Details {
+    details_of(model.family.clone())
+}
+
+fn details_of(family: String) -> Details {
+    Details {
+        parent_model: "",
+        format: "gguf",
+        families: [family.clone()],
+        family,
+        parameter_size: "",
+        quantization_level: "",
+    }
+}

@@ -1,0 +1,369 @@
+//! Generation settings: the fields that all completion endpoints share.
+//!
+//! Names are OpenAI's, or those of llama-server and vLLM where OpenAI has none. Each dialect has its own
+//! defaults.
+
+use std::fmt;
+
+use kvik_cache::{Lifetime, Token, retain::Retention};
+use kvik_engine::api::{Constraint, Request, Sampling, Wants};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess},
+};
+
+use super::{
+    cache::{CacheFields, Keep, RETAIN},
+    constraint::ConstraintFields,
+    defaults::Defaults,
+    number::Whole,
+    parts::{FromBody, Part},
+    retain::refused,
+    sampling::SamplingFields,
+    unsupported::UnsupportedGenerating,
+};
+use crate::{
+    app::{kept_prefix::KeptPrefix, lora::LoraFields},
+    described::JsonSchema,
+    http::{error::ApiError, json::Body},
+};
+use kvik_serving::{retaining::Retaining, settings::sampling::SamplingArgs};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Maximum bytes of one stop string; the engine holds back up to that much text.
+const STOP_BYTES_MAX: usize = 4096;
+/// Maximum number of alternatives with log-probabilities per generated token, as in OpenAI's API.
+pub(crate) const LOGPROBS_MAX: i64 = 20;
+/// Number of alternatives per token that is allowed for answers of any length.
+const LOGPROBS_FREE: usize = 256;
+/// Maximum log-probabilities of one request with more alternatives: each takes some hundred bytes until the
+/// answer is sent.
+const LOGPROBS_OF_REQUEST_MAX: usize = 1 << 18;
+/// Maximum bytes of a constraint, multiplied by the number of its prompts.
+const COPIED_CONSTRAINT_BYTES_MAX: usize = 1 << 20;
+
+/// The fields of a body with its generation settings.
+#[derive(Debug)]
+pub(crate) struct GenerationFields<D: Defaults> {
+    sampling: SamplingFields<D::Temperature>,
+    end: EndFields,
+    constraint: ConstraintFields,
+    cache: CacheFields,
+}
+
+impl<D: Defaults> FromBody for GenerationFields<D> {
+    fn from_body(body: &Body) -> Result<Self> {
+        body.read::<UnsupportedGenerating>()?;
+        Ok(GenerationFields {
+            cache: body.read()?,
+            sampling: body.read()?,
+            end: body.read()?,
+            constraint: body.read()?,
+        })
+    }
+
+    #[cfg(test)]
+    fn describe(
+        generator: &mut schemars::SchemaGenerator,
+        schema: &mut serde_json::Map<String, serde_json::Value>,
+    ) {
+        SamplingFields::<D::Temperature>::describe(generator, schema);
+        EndFields::describe(generator, schema);
+        ConstraintFields::describe(generator, schema);
+        CacheFields::describe(generator, schema);
+        UnsupportedGenerating::describe(generator, schema);
+        LoraFields::describe(generator, schema);
+        let defaults = [
+            ("temperature", serde_json::json!(D::TEMPERATURE)),
+            ("top_k", serde_json::json!(D::TOP_K)),
+            ("top_p", serde_json::json!(D::TOP_P)),
+            ("min_p", serde_json::json!(D::MIN_P)),
+            (
+                "repeat_last_n",
+                serde_json::json!(if D::PENALTY_LAST_N == 0 { -1 } else { D::PENALTY_LAST_N as i64 }),
+            ),
+            ("n", serde_json::json!(1)),
+        ];
+        for (name, default) in defaults {
+            schema["properties"][name]["default"] = default;
+        }
+    }
+}
+
+/// The fields that say where an answer ends, and how many there are.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct EndFields {
+    /// Tokens of an answer at most; -1 is as many as the context holds.
+    max_completion_tokens: Option<Length>,
+    /// The same, where `max_completion_tokens` is absent.
+    max_tokens: Option<Length>,
+    /// The same, where both others are absent.
+    n_predict: Option<Length>,
+    /// Texts that end the answer before them.
+    stop: Option<Stop>,
+    /// Go on where the model would end.
+    #[serde(default)]
+    ignore_eos: bool,
+    /// Answers for each prompt. They share the prompt's blocks, and each needs blocks of its own to go on.
+    n: Option<Whole<1, 64>>,
+}
+
+impl Part for EndFields {}
+
+/// Read wherever requests of all dialects are read.
+impl Part for LoraFields {}
+
+/// Maximum length; includes -2, which older clients send for -1.
+type Length = Whole<-2, { i64::MAX }>;
+
+/// One text or several.
+#[derive(Debug, Default, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum Stop {
+    #[default]
+    None,
+    One(String),
+    Several(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for Stop {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Stop, D::Error> {
+        deserializer.deserialize_any(StopVisitor)
+    }
+}
+
+struct StopVisitor;
+
+impl<'de> de::Visitor<'de> for StopVisitor {
+    type Value = Stop;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or an array of strings")
+    }
+
+    fn visit_str<E>(self, text: &str) -> std::result::Result<Stop, E> {
+        Ok(Stop::One(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Stop, A::Error> {
+        let mut texts = Vec::new();
+        while let Some(text) = seq.next_element()? {
+            texts.push(text);
+        }
+        Ok(Stop::Several(texts))
+    }
+}
+
+impl Stop {
+    fn texts(self, strings_max: usize) -> Result<Vec<String>> {
+        let texts = match self {
+            Stop::None => Vec::new(),
+            Stop::One(text) => vec![text],
+            Stop::Several(texts) => texts,
+        };
+        stop_strings("stop", texts, strings_max)
+    }
+}
+
+/// Checks the stop strings of the field `path` and converts them for the engine.
+pub(crate) fn stop_strings(path: &str, texts: Vec<String>, strings_max: usize) -> Result<Vec<String>> {
+    if texts.len() > strings_max {
+        let message = format!("`{path}` has {} strings, the limit is {strings_max}", texts.len());
+        return Err(ApiError::field(path, message));
+    }
+    if texts.iter().any(|text| text.len() > STOP_BYTES_MAX) {
+        let message = format!("a string in `{path}` is longer than {STOP_BYTES_MAX} bytes");
+        return Err(ApiError::field(path, message));
+    }
+    // An empty stop string would end every answer before its first character.
+    Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
+}
+
+/// Checks the number of alternatives in `field` for answers of `tokens` tokens in total, and limits it to the
+/// vocabulary.
+pub(crate) fn logprobs(field: &str, asked: usize, vocabulary: usize, tokens: usize) -> Result<usize> {
+    let count = asked.min(vocabulary);
+    if count <= LOGPROBS_FREE || count.saturating_mul(tokens) <= LOGPROBS_OF_REQUEST_MAX {
+        return Ok(count);
+    }
+    let most = LOGPROBS_OF_REQUEST_MAX / tokens.max(1);
+    let most = most.max(LOGPROBS_FREE);
+    Err(ApiError::field(
+        field,
+        format!(
+            "`{field}` may be {most} for answers of {tokens} tokens, not {asked}; ask for shorter answers or fewer"
+        ),
+    ))
+}
+
+/// Generation settings of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) sampling: Sampling,
+    pub(crate) stop: Vec<String>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) choices: u32,
+    /// Maximum tokens of an answer, if the request sets it; a negative number means the context size.
+    length: Option<i64>,
+    pub(crate) reuse: bool,
+    pub(crate) lifetime: Lifetime,
+    pub(crate) retention: Option<Retention>,
+    /// The pinned prompt whose compressed prefix the request reads.
+    pub(crate) kept_prefix: Option<KeptPrefix>,
+    /// True if the answer lists the retained positions.
+    show_kept: bool,
+    /// Whether the conversation is remembered beyond the context, if the request sets it.
+    pub(crate) memory: Option<bool>,
+    /// The conversation that the messages continue, by name or id.
+    pub(crate) conversation: Option<String>,
+    pub(crate) constraint: Option<Constraint>,
+    /// Schema features that are not enforced, with the reasons.
+    pub(crate) schema_notes: Vec<String>,
+}
+
+impl<D: Defaults> GenerationFields<D> {
+    /// Fills missing fields with the server's settings.
+    pub(crate) fn or(mut self, usual: &SamplingArgs) -> Self {
+        self.sampling = self.sampling.or(usual);
+        if let Some(usual) = usual.n_predict.filter(|&usual| usual >= 0) {
+            let EndFields { max_completion_tokens, max_tokens, n_predict, .. } = &mut self.end;
+            let said = max_completion_tokens.take().or(max_tokens.take()).or(n_predict.take());
+            let said = said.filter(|said| said.get() >= 0);
+            *n_predict = Some(said.unwrap_or(Whole::of(usual)));
+        }
+        self
+    }
+
+    /// Combines the fields, with the server's retention settings; `encode` tokenizes a text, for biases that
+    /// name one.
+    pub(crate) fn options(
+        self,
+        encode: &dyn Fn(&str) -> Vec<Token>,
+        retaining: &Retaining,
+    ) -> Result<Options> {
+        let end = self.end;
+        let length = end.max_completion_tokens.or(end.max_tokens).or(end.n_predict);
+        let mut schema_notes = Vec::new();
+        let manner = Manner {
+            sampling: self.sampling.sampling::<D>(encode)?,
+            stop: end.stop.unwrap_or_default().texts(D::STOP_STRINGS_MAX)?,
+            length: length.map(Whole::get),
+            keep: self.cache.keep()?,
+            constraint: self.constraint.constraint(&mut schema_notes)?,
+            schema_notes,
+        };
+        let options = Options::of(manner, retaining)?;
+        Ok(Options { ignore_eos: end.ignore_eos, choices: end.n.map_or(1, |n| n.get() as u32), ..options })
+    }
+}
+
+/// The generation settings that every dialect has.
+pub(crate) struct Manner {
+    pub(crate) sampling: Sampling,
+    pub(crate) stop: Vec<String>,
+    /// Maximum tokens of an answer, if the request sets it; a negative number means the context size.
+    pub(crate) length: Option<i64>,
+    pub(crate) keep: Keep,
+    pub(crate) constraint: Option<Constraint>,
+    /// Schema features that are not enforced, with the reasons.
+    pub(crate) schema_notes: Vec<String>,
+}
+
+impl Options {
+    /// Returns the options for one answer, with the server's retention settings.
+    pub(crate) fn of(manner: Manner, retaining: &Retaining) -> Result<Options> {
+        let Manner { sampling, stop, length, keep, constraint, schema_notes } = manner;
+        let Keep { reuse, lifetime, retain, show_kept, kept_prefix, memory, conversation } = keep;
+        Ok(Options {
+            sampling,
+            stop,
+            ignore_eos: false,
+            choices: 1,
+            length,
+            reuse,
+            lifetime,
+            retention: retaining.choose(retain).map_err(|refusal| refused(RETAIN, &refusal))?,
+            show_kept,
+            kept_prefix,
+            memory,
+            conversation,
+            constraint,
+            schema_notes,
+        })
+    }
+
+    /// Returns the maximum tokens of an answer; `default` if the request does not set it.
+    pub(crate) fn max_tokens(&self, default: usize, context: usize) -> usize {
+        self.length.map_or(default, |length| usize::try_from(length).unwrap_or(context))
+    }
+
+    /// Refuses memory settings on a route without conversations.
+    pub(crate) fn check_memory(&self) -> Result<()> {
+        match self.memory {
+            Some(true) => Err(ApiError::field(
+                "kvik.memory",
+                "`kvik.memory` remembers conversations; send `messages` to /v1/chat/completions",
+            )),
+            _ => self.check_unkept(),
+        }
+    }
+
+    /// Refuses a stored conversation on a route that reads none.
+    pub(crate) fn check_unkept(&self) -> Result<()> {
+        match self.conversation {
+            Some(_) => Err(ApiError::field(
+                "kvik.conversation",
+                "`kvik.conversation` is continued by /v1/chat/completions alone; send `messages` there",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a large constraint for many prompts, each of which takes a copy.
+    pub(crate) fn check_copies(&self, prompts: usize) -> Result<()> {
+        let bytes = match &self.constraint {
+            _ if prompts == 1 => return Ok(()),
+            Some(Constraint::JsonSchema(schema)) => schema.to_string().len(),
+            Some(Constraint::Regex(text) | Constraint::Lark(text)) => text.len(),
+            _ => return Ok(()),
+        };
+        if bytes.saturating_mul(prompts) <= COPIED_CONSTRAINT_BYTES_MAX {
+            return Ok(());
+        }
+        let message = format!(
+            "`prompt` holds {prompts} prompts under a constraint of {bytes} bytes; together these may be {COPIED_CONSTRAINT_BYTES_MAX}: send fewer prompts at a time"
+        );
+        Err(ApiError::field("prompt", message))
+    }
+
+    /// Returns the engine's request for one prompt.
+    pub(crate) fn request(&self, prompt: Vec<Token>, max_tokens: usize, logprobs: Option<usize>) -> Request {
+        Request {
+            prompt,
+            wants: Wants::Text,
+            choices: self.choices,
+            max_tokens,
+            ignore_eos: self.ignore_eos,
+            stop: self.stop.clone(),
+            sampling: self.sampling.clone(),
+            logprobs,
+            constraint: self.constraint.clone(),
+            show_special: false,
+            show: Vec::new(),
+            reuse: self.reuse,
+            adapters: None,
+            salt: [0; 16],
+            tenant: Default::default(),
+            lifetime: self.lifetime,
+            retention: self.retention,
+            kept_prefix: None,
+            show_kept: self.show_kept,
+            background: None,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,164 @@
+//! llama-server's routes: its fields, and features that kvik lacks.
+
+use kvik_engine::api::Sampling;
+
+use super::*;
+use kvik_serving::settings::sampling::SamplingArgs;
+
+fn story() -> Value {
+    json!({"prompt": "Once upon a time"})
+}
+
+#[tokio::test]
+async fn a_grammar_in_gbnf_is_a_constraint() {
+    let server = Server::saying("ab");
+    let (status, answer) =
+        server.post("/completion", with(story(), json!({"grammar": "root ::= \"a\" \"b\"*"}))).await;
+    assert_eq!(status, 200, "{answer}");
+    let Some(kvik_engine::api::Constraint::Lark(lark)) = server.asked().constraint else {
+        panic!("no grammar")
+    };
+    assert!(lark.starts_with("start: "), "{lark}");
+    let (status, answer) =
+        server.post("/completion", with(story(), json!({"grammar": "root ::= \"a\" x"}))).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("grammar")));
+    assert!(message.contains("line 1, column 14: the rule `x` is not defined"), "{message}");
+}
+
+#[tokio::test]
+async fn an_answer_has_the_fields_that_were_asked_for() {
+    let server = Server::saying("ab");
+    let fields = json!({"response_fields": ["content", "generation_settings/n_predict", "timings/none"], "n_predict": 7});
+    let (_, answer) = server.post("/completion", with(story(), fields.clone())).await;
+    assert_eq!(answer, json!({"content": "ab", "generation_settings/n_predict": 7}));
+    let frames = server.stream("/completion", with(with(story(), fields), json!({"stream": true}))).await;
+    let last: Value = serde_json::from_str(frames.last().unwrap()).unwrap();
+    assert_eq!(last, json!({"content": "", "generation_settings/n_predict": 7}));
+}
+
+#[tokio::test]
+async fn a_stream_says_how_far_the_prompt_is_where_it_was_asked() {
+    let server = Server::saying("ab");
+    let chat = json!({"messages": [{"role": "user", "content": "a long story"}]});
+    let asked = [(json!({}), 0), (json!({"return_progress": true}), 1)];
+    let routes = [("/completion", story()), ("/v1/chat/completions", chat)];
+    for ((route, body), (asked, expect)) in
+        routes.iter().flat_map(|route| asked.iter().map(move |asked| (route, asked)))
+    {
+        let frames =
+            server.stream(route, with(with(body.clone(), asked.clone()), json!({"stream": true}))).await;
+        let frames = frames.iter().filter(|frame| *frame != "[DONE]");
+        let frames = frames.map(|frame| serde_json::from_str::<Value>(frame).unwrap());
+        let progress: Vec<Value> = frames.filter(|frame| frame.get("prompt_progress").is_some()).collect();
+        assert_eq!(progress.len(), *expect);
+        let total = server.asked().prompt.len();
+        for frame in progress {
+            let Value::Object(progress) = &frame["prompt_progress"] else { panic!("{frame}") };
+            assert_eq!(progress["total"], json!(total));
+            assert_eq!((&progress["cache"], &progress["processed"]), (&json!(total.min(3)), &json!(total)));
+            assert!(progress["time_ms"].is_u64());
+            let is_empty = frame["stop"] == false && frame["content"] == "" || frame["choices"] == json!([]);
+            assert!(is_empty, "{frame}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_tokens_of_a_chat_are_counted_without_an_answer() {
+    let server = Server::saying("a");
+    let chat = json!({"messages": [{"role": "user", "content": "a long story"}]});
+    let (_, count) = server.post("/chat/completions/input_tokens", chat.clone()).await;
+    assert!(server.engine.asked.lock().unwrap().is_empty(), "nothing was computed");
+    server.post("/v1/chat/completions", chat).await;
+    assert_eq!(count["input_tokens"], server.asked().prompt.len());
+}
+
+#[tokio::test]
+async fn as_many_log_probabilities_as_the_vocabulary_has() {
+    let server = Server::saying("a");
+    let vocabulary = server.app.serving.texts.tokenizer.vocab_len();
+    for (path, field) in [("/completion", "n_probs"), ("/v1/completions", "logprobs")] {
+        let asked = |count: usize, tokens: usize| with(story(), json!({field: count, "max_tokens": tokens}));
+        assert_eq!(server.post(path, asked(1 << 40, 1)).await.0, 200);
+        assert_eq!(server.asked().logprobs, Some(vocabulary), "{path}");
+        assert_eq!(server.post(path, asked(256, 2048)).await.0, 200);
+        let (status, answer) = server.post(path, asked(257, 2048)).await;
+        assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!(field)), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn slots_are_as_many_as_run_at_once_and_are_names_for_what_they_computed() {
+    let server = Server::saying("a");
+    let (_, slots) = server.get("/slots").await;
+    let busy: Vec<bool> =
+        slots.as_array().unwrap().iter().map(|slot| slot["is_processing"] == true).collect();
+    assert_eq!(busy, [true, false, false, false]);
+    assert_eq!(server.get("/slots?fail_on_no_slot=1").await.0, 200);
+    for (slot, expect) in [(-1, 200), (3, 200), (4, 400)] {
+        let (status, answer) = server.post("/completion", with(story(), json!({"id_slot": slot}))).await;
+        assert_eq!(status, expect, "{answer}");
+        assert!(status != 200 || answer["id_slot"] == slot);
+    }
+    let change = async |path: &str, filename: &str| {
+        let (status, answer) = server.post(path, json!({"filename": filename})).await;
+        (status.as_u16(), answer)
+    };
+    for (path, filename, field) in [
+        ("/slots/9?action=save", "x", "id_slot"),
+        ("/slots/1?action=save", "x", "id_slot"),
+        ("/slots/3?action=save", "../x", "filename"),
+        ("/slots/3?action=restore", "x", "filename"),
+    ] {
+        let (status, answer) = change(path, filename).await;
+        assert_eq!((status, &answer["error"]["param"]), (400, &json!(field)), "{answer}");
+    }
+    assert_eq!(server.post("/props", json!({})).await.0, 501);
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_fill_in_says_what_it_lacks() {
+    let server = Server::saying("a");
+    let (status, answer) = server.post("/infill", json!({"input_prefix": "a", "input_suffix": "b"})).await;
+    assert_eq!((status.as_u16(), &answer["error"]["type"]), (501, &json!("not_supported_error")));
+    let message = "Infill is not supported by this model: prefix token is missing. suffix token is missing. middle token is missing.";
+    assert_eq!(answer["error"]["message"], message);
+}
+
+#[tokio::test]
+async fn the_server_says_what_a_request_does_not() {
+    let sampling = SamplingArgs {
+        temp: Some(0.25),
+        seed: Some(7),
+        n_predict: Some(5),
+        top_k: Some(3),
+        top_p: Some(0.5),
+        min_p: Some(0.25),
+        repeat_penalty: Some(1.5),
+        repeat_last_n: Some(9),
+        presence_penalty: Some(0.5),
+        frequency_penalty: Some(-0.5),
+    };
+    let script = |request: &Request| Ok(say(request, "a", FinishReason::Eos));
+    let server = Server::build(script, Keys::new([]), AppConfig { sampling, ..config() });
+    for path in ["/completion", "/v1/completions"] {
+        let asked = async |body: Value| {
+            assert_eq!(server.post(path, with(story(), body)).await.0, 200);
+            let Request { sampling, max_tokens, .. } = server.asked();
+            (sampling.temperature, sampling.seed, max_tokens)
+        };
+        assert_eq!(asked(json!({})).await, (0.25, 7, 5), "{path}");
+        assert_eq!(asked(json!({"temperature": 1, "seed": 9, "max_tokens": 3})).await, (1.0, 9, 3));
+        assert_eq!(asked(json!({"n_predict": -1})).await.2, 5);
+        assert_eq!(asked(json!({"max_tokens": 100})).await.2, 100);
+        asked(json!({})).await;
+        let Sampling { top_k, top_p, min_p, repetition_penalty, .. } = server.asked().sampling;
+        assert_eq!((top_k, top_p, min_p, repetition_penalty), (3, 0.5, 0.25, 1.5), "{path}");
+        let Sampling { penalty_last_n, presence_penalty, frequency_penalty, .. } = server.asked().sampling;
+        assert_eq!((penalty_last_n, presence_penalty, frequency_penalty), (9, 0.5, -0.5), "{path}");
+        asked(json!({"top_k": 0, "repetition_penalty": 1, "presence_penalty": 0})).await;
+        let Sampling { top_k, repetition_penalty, presence_penalty, .. } = server.asked().sampling;
+        assert_eq!((top_k, repetition_penalty, presence_penalty), (0, 1.0, 0.0), "{path}");
+    }
+}

@@ -1,0 +1,186 @@
+//! Background work after answers, over a scripted engine: its admission turn, its memory, and that nothing
+//! remains of a deleted conversation.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use std::time::{Duration, Instant};
+
+use kvik_cache::TenantId;
+use kvik_engine::api::{Event, FinishReason};
+use kvik_memory::{
+    memory::{MemoryConfig, make_summaries},
+    records::Records,
+};
+use serde_json::{Value, json};
+
+use super::{Server, config, json_of, say, tenants::ask};
+use crate::{
+    app::{AppConfig, keys::Keys},
+    http::readers::Reader,
+};
+use kvik_serving::settings::size::ByteSize;
+
+const CHAT: &str = "/v1/chat/completions";
+const ALL: &str = "/v1/conversations";
+
+/// No background request is held back.
+const NONE: usize = usize::MAX;
+
+/// A server whose engine answers everything except the background request number `held`, counted from 0.
+pub(super) struct Held {
+    pub(super) server: Server,
+    held: Arc<AtomicUsize>,
+}
+
+impl Held {
+    pub(super) fn new(held: usize, more: AppConfig) -> Held {
+        let memory = MemoryConfig {
+            on: true,
+            recent_max: Some(300),
+            summary_max: Some(64),
+            trigger_discard: Some(120),
+            quotes_max: Some(0),
+            ..MemoryConfig::default()
+        };
+        let (held, asked) = (Arc::new(AtomicUsize::new(held)), AtomicUsize::new(0));
+        let holds = held.clone();
+        let script = move |request: &kvik_engine::api::Request| {
+            let number = request.background.is_some().then(|| asked.fetch_add(1, Ordering::SeqCst));
+            if number == Some(holds.load(Ordering::SeqCst)) {
+                return Ok(vec![Event::Prefill { cached: 0, done: 0, total: 1 }]);
+            }
+            Ok(say(request, "Hi!", FinishReason::Eos))
+        };
+        Held { server: Server::build(script, Keys::new([]), AppConfig { memory, ..more }), held }
+    }
+
+    pub(super) async fn done(&self, method: &str, path: &str, body: Value) -> Value {
+        let (status, answer) = json_of(ask(&self.server, "", method, path, body).await).await;
+        assert_eq!(status, 200, "{method} {path}: {answer}");
+        answer
+    }
+
+    /// Sends small talk in the conversation `trip` until a summary is due; returns all messages.
+    pub(super) async fn talks(&self) -> Value {
+        for number in 0..200 {
+            let text = format!("The bus number {number} was late again. I had noodles for lunch.");
+            let turn = json!({
+                "messages": [{"role": "user", "content": text}],
+                "kvik": {"conversation": "trip"},
+            });
+            if self.done("POST", CHAT, turn).await["kvik"]["memory"]["rebuilding"] == true {
+                return self.done("GET", &format!("{ALL}/trip"), Value::Null).await["messages"].take();
+            }
+        }
+        panic!("no summary is due after two hundred turns")
+    }
+
+    /// Returns the number of background requests to the engine.
+    pub(super) fn asked(&self) -> usize {
+        self.server.engine.asked.lock().unwrap().iter().filter(|request| request.background.is_some()).count()
+    }
+
+    pub(super) async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < Duration::from_secs(20), "{what} does not happen");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    pub(super) async fn rests(&self) {
+        self.until("the end", || self.server.app.memory.pending.count() == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_kept_of_a_conversation_that_is_deleted_while_it_is_summarised() {
+    // Before it begins, while the model is asked, while the next prompt is computed, and when all has ended.
+    for (phase, held, asked) in [("queued", NONE, 0), ("asked", 0, 1), ("ahead", 1, 2), ("ended", NONE, 2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let world = Held::new(held, AppConfig { records: Some(records.clone()), ..config() });
+        let said = world.talks().await;
+        let begin = || tokio::spawn(make_summaries(world.server.app.clone()));
+        if phase != "queued" {
+            begin();
+        }
+        world.until(phase, || world.asked() >= asked).await;
+        if phase == "ended" {
+            world.rests().await;
+        }
+        world.done("DELETE", &format!("{ALL}/trip"), Value::Null).await;
+        let before = world.asked();
+        if phase == "queued" {
+            begin();
+        }
+        world.rests().await;
+        assert!(
+            world.server.engine.open.lock().unwrap().iter().all(|sink| sink.is_closed()),
+            "{phase}: the engine goes on with it"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(world.asked(), before, "{phase}: the deleted text is computed");
+        let kept = records.table::<Value>("summaries").all_from("").unwrap().records;
+        assert!(kept.is_empty(), "{phase}: on the disk: {kept:?}");
+
+        world.held.store(NONE, Ordering::SeqCst);
+        world.done("POST", ALL, json!({"name": "again", "messages": said})).await;
+        let memory = world.done("GET", &format!("{ALL}/again/memory"), Value::Null).await;
+        assert_eq!(memory["summary"], Value::Null, "{phase}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_read_for_a_summary_waits_until_no_request_is_read() {
+    let world = Held::new(NONE, config());
+    world.talks().await;
+    let readers = world.server.app.server.readers.clone();
+    let reader = Reader { tenant: TenantId(0), large: false };
+    let permits = [readers.enter(reader).await.unwrap(), readers.enter(reader).await.unwrap()];
+    tokio::spawn(make_summaries(world.server.app.clone()));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(world.asked(), 0, "it was read beside two requests");
+    drop(permits);
+    world.until("the summary", || world.asked() >= 2).await;
+}
+
+/// Sixty turns of half a megabyte each wait for the engine.
+#[tokio::test]
+async fn turns_that_wait_hold_no_more_of_their_histories_than_there_is_room_for() {
+    const TURNS: usize = 60;
+    let limit = 1 << 20;
+    let waits = |_: &kvik_engine::api::Request| Ok(vec![Event::Prefill { cached: 0, done: 0, total: 1 }]);
+    let memory = MemoryConfig { on: true, ..MemoryConfig::default() };
+    let config = AppConfig { memory, body_limit: ByteSize(limit), ..config() };
+    let server = Arc::new(Server::build(waits, Keys::new([]), config));
+    let mut clients = tokio::task::JoinSet::new();
+    for turn in 0..TURNS {
+        let server = server.clone();
+        clients.spawn(async move {
+            let long = |part: usize| format!("{turn} {part} {}", "late again ".repeat(9000));
+            let roles = ["user", "assistant"];
+            let said = (0..5).map(|part| json!({"role": roles[part % 2], "content": long(part)}));
+            let mut messages: Vec<Value> = said.collect();
+            messages.extend([json!({"role": "assistant", "content": "Oh."})]);
+            messages.extend([json!({"role": "user", "content": "Hello."})]);
+            ask(&server, "", "POST", CHAT, json!({"messages": messages})).await;
+        });
+    }
+    let start = Instant::now();
+    while server.engine.asked.lock().unwrap().len() < TURNS {
+        assert!(start.elapsed() < Duration::from_secs(60), "all turns reach the engine");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let held = server.app.memory.history_bytes();
+    assert!(held > limit, "summaries are due: {held}");
+    assert!(held <= 4 * limit, "{held} bytes of histories are held");
+    drop(clients);
+    let start = Instant::now();
+    while server.app.memory.history_bytes() > 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "clients that leave give room back");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,352 @@
+//! Generations as the HTTP side sees them: requests go to the engine, events come back.
+//!
+//! The engine's thread must never wait for a client, so the channel of events is unbounded. The events of one
+//! request are bounded by its `max_tokens` or the context, those of all requests by the memory for answers.
+//! Dropping a [`Generation`] closes the channel, which ends the work at the engine's next step: this is how a
+//! closed connection cancels its request.
+
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::{
+    body::Body,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use kvik_engine::api::{Event, EventSink, Report, Request};
+use serde_json::Value;
+use tokio::sync::{
+    mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    watch,
+};
+use tokio_stream::Stream;
+
+use super::{
+    answer_memory::AnswerMemory,
+    conversations::{Writing, written},
+    report::{trailer::Trailer, usage::Usage},
+    tally::Counts,
+    usage_account::UsageAccount,
+    wire::{Frame, KEEP_ALIVE, Wire},
+};
+use crate::{
+    accounts::tenants::AdmissionPermit,
+    http::{body_memory::charged, error::ApiError},
+};
+use kvik_serving::Inference;
+
+/// Events of the prompts of one HTTP request, merged; each is tagged with the prompt's index.
+pub(crate) struct Generation {
+    events: UnboundedReceiver<(usize, Event)>,
+    /// An event that was received but not yet returned.
+    first: Option<(usize, Event)>,
+    /// Prompts that have not ended.
+    running: usize,
+    account: Arc<UsageAccount>,
+    permit: Option<Arc<AdmissionPermit>>,
+    memory: Arc<AnswerMemory>,
+    computed: AnswerComputed,
+    /// Whether the answer is streamed, so that a read event is sent and no longer in memory.
+    is_stream: bool,
+}
+
+/// Signals that the engine has computed an answer. The rest is up to its client, which may read slowly but no
+/// longer needs the model. Carried by the response.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswerComputed(watch::Receiver<()>);
+
+impl AnswerComputed {
+    /// Waits until the answer is computed.
+    pub(crate) async fn wait(mut self) {
+        // Nothing is sent: the wait ends when the last sender is dropped.
+        while self.0.changed().await.is_ok() {}
+    }
+}
+
+/// The engine's end of the channel.
+pub(super) struct Sink {
+    pub(super) prompt: usize,
+    pub(super) events: UnboundedSender<(usize, Event)>,
+    pub(super) account: Arc<UsageAccount>,
+    /// The slots of all prompts, freed when the last prompt has ended. They are freed before the client
+    /// learns of the end, since it may send the next question before this sink is dropped.
+    pub(super) permit: Option<Arc<AdmissionPermit>>,
+    /// Held until the prompt has ended; absent for an answer that is a vector.
+    pub(super) memory: Option<Arc<AnswerMemory>>,
+    /// Dropped when a prompt has ended; once the last one is, the answer is computed.
+    pub(super) computing: Option<Arc<watch::Sender<()>>>,
+}
+
+impl EventSink for Sink {
+    fn send(&mut self, event: Event) -> bool {
+        match &event {
+            Event::Done(report) => {
+                self.account.charge(report);
+                self.account.count(Counts::ANSWERED);
+                self.account.metrics.answered(report);
+            }
+            Event::Failed(_) => self.account.count(Counts::FAILED),
+            _ => {}
+        }
+        let has_ended = matches!(event, Event::Done(_) | Event::Failed(_));
+        if has_ended {
+            self.permit = None;
+        }
+        let fits = self.memory.as_ref().is_none_or(|memory| memory.add(&event));
+        let is_sent = fits && self.events.send((self.prompt, event)).is_ok();
+        if has_ended {
+            (self.computing, self.memory) = (None, None);
+        }
+        is_sent
+    }
+
+    fn given_up(&mut self, report: &Report) {
+        self.account.charge(report);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.events.is_closed()
+    }
+}
+
+impl Generation {
+    /// Submits all requests, or none: a refusal drops the channel, which cancels the earlier ones.
+    pub(super) fn start(
+        engine: &dyn Inference,
+        account: UsageAccount,
+        permit: AdmissionPermit,
+        memory: Arc<AnswerMemory>,
+        requests: Vec<Request>,
+    ) -> Result<Generation, ApiError> {
+        let (sender, events) = unbounded_channel();
+        let (computing, computed) = watch::channel(());
+        let (account, permit, computing) = (Arc::new(account), Some(Arc::new(permit)), Arc::new(computing));
+        let running = requests.len();
+        for (prompt, request) in requests.into_iter().enumerate() {
+            let (events, account, permit) = (sender.clone(), account.clone(), permit.clone());
+            let (memory, computing) = (Some(memory.clone()), Some(computing.clone()));
+            let sink = Sink { prompt, events, account, permit, memory, computing };
+            engine.submit(request, Box::new(sink))?;
+        }
+        let computed = AnswerComputed(computed);
+        Ok(Generation { events, first: None, running, account, permit, memory, computed, is_stream: true })
+    }
+
+    /// Waits briefly for the first event, so that a request that the engine fails at once is answered with a
+    /// status code instead of a stream that breaks off.
+    async fn settle(&mut self, patience: Duration) -> Result<(), ApiError> {
+        match tokio::time::timeout(patience, poll_fn(|cx| self.poll_event(cx))).await {
+            Ok(Some(Ok(event))) => self.first = Some(event),
+            Ok(Some(Err(error))) => return Err(error),
+            Ok(None) | Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Polls the next event; `None` when every prompt has ended.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(usize, Event), ApiError>>> {
+        if let Some(event) = self.first.take() {
+            return Poll::Ready(Some(Ok(event)));
+        }
+        if self.running == 0 {
+            return Poll::Ready(None);
+        }
+        let (prompt, event) = match ready!(self.events.poll_recv(cx)) {
+            Some(event) => event,
+            None => {
+                self.end();
+                let stopped = || ApiError::internal("the engine has stopped");
+                return Poll::Ready(Some(Err(self.memory.overrun().unwrap_or_else(stopped))));
+            }
+        };
+        if self.is_stream {
+            self.memory.remove(&event);
+        }
+        match event {
+            Event::Failed(error) => {
+                self.end();
+                Poll::Ready(Some(Err(error.into())))
+            }
+            event => {
+                match event {
+                    Event::Done(_) if self.running == 1 => self.end(),
+                    Event::Done(_) => self.running -= 1,
+                    _ => {}
+                }
+                Poll::Ready(Some(Ok((prompt, event))))
+            }
+        }
+    }
+
+    /// Marks every prompt as ended.
+    fn end(&mut self) {
+        (self.running, self.permit) = (0, None);
+    }
+
+    /// Waits for the end of one prompt that generates no tokens. Returns its report and the answer's `usage`.
+    /// Dropping the future cancels the request.
+    pub(crate) async fn report(mut self) -> Result<(Report, Usage), ApiError> {
+        while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
+            if let (_, Event::Done(report)) = event? {
+                let usage = Usage::of(&report, self.account.prices.as_ref());
+                return Ok((report, usage));
+            }
+        }
+        Err(ApiError::internal("the engine has stopped"))
+    }
+
+    /// Waits for the end of one prompt, and returns its first choice's text and its report. Dropping the
+    /// future cancels the request.
+    pub(crate) async fn text(mut self) -> Result<(String, Report), ApiError> {
+        let (mut all, mut end) = (String::new(), Report::default());
+        while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
+            match event? {
+                (_, Event::Text { choice: 0, text, .. }) => all.push_str(&text),
+                (_, Event::Done(report)) => end = report,
+                _ => {}
+            }
+        }
+        Ok((all, end))
+    }
+
+    /// Answers with one JSON object, or with a stream of them.
+    pub(crate) async fn respond<A: Answer>(
+        mut self,
+        mut answer: A,
+        mut trailer: Trailer,
+        stream: bool,
+    ) -> Result<Response, ApiError> {
+        if stream {
+            return self.respond_in_frames(answer, trailer).await;
+        }
+        self.is_stream = false;
+        while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
+            let (prompt, event) = event.inspect_err(|error| trailer.fail(error.code()))?;
+            trailer.note(prompt, &event);
+            answer.take(prompt, event, &trailer, &mut Vec::new());
+            if let Some(writing) = write(&answer, &mut trailer) {
+                written(writing.await)?;
+            }
+        }
+        let json = charged(answer.whole(&trailer), self.memory);
+        Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(json)).into_response())
+    }
+
+    async fn respond_in_frames<A: Answer>(
+        mut self,
+        mut answer: A,
+        trailer: Trailer,
+    ) -> Result<Response, ApiError> {
+        self.settle(KEEP_ALIVE).await?;
+        let mut first = Vec::new();
+        answer.start(&mut first);
+        let ready = first.into_iter().map(Frame::Json).collect();
+        let computed = (!trailer.remembers()).then(|| self.computed.clone());
+        let frames = Frames { generation: self, answer, trailer, ready, writing: None, ended: false };
+        let mut response = A::WIRE.respond(frames);
+        computed.map(|computed| response.extensions_mut().insert(computed));
+        Ok(response)
+    }
+}
+
+/// The wording of a generation in one API.
+///
+/// Streams and whole answers come from the same `take`, so they cannot differ.
+pub(crate) trait Answer: Send + Unpin + 'static {
+    /// Adds the frames that a stream sends before the first event.
+    fn start(&mut self, _frames: &mut Vec<Value>) {}
+
+    /// Takes one event of the prompt with this index, and adds the frames that a stream sends for it.
+    /// `trailer` has already noted the event.
+    fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>);
+
+    /// The answer as a message, if it is part of a conversation.
+    fn message(&self) -> Option<Value> {
+        None
+    }
+
+    /// The answer as it is stored, where clients may read it again.
+    fn stored(&self, _trailer: &Trailer) -> Option<Value> {
+        None
+    }
+
+    /// The whole answer as JSON, once every prompt has ended.
+    fn whole(self, trailer: &Trailer) -> Vec<u8>;
+
+    /// The last frame of a stream that fails; OpenAI's error object where the dialect has none of its own.
+    fn failed(&self, error: &ApiError) -> Value {
+        error.body()
+    }
+
+    /// The wire format of a stream.
+    const WIRE: Wire;
+}
+
+/// Starts writing the answer once all its prompts have ended: the client is told of the end after the write.
+fn write(answer: &impl Answer, trailer: &mut Trailer) -> Option<Writing> {
+    let unwritten = trailer.take_unwritten()?;
+    let message = answer.message()?;
+    Some(unwritten.write(message, answer.stored(trailer)))
+}
+
+/// The body of a streamed answer.
+struct Frames<A> {
+    generation: Generation,
+    answer: A,
+    trailer: Trailer,
+    ready: VecDeque<Frame>,
+    /// A write in progress; ready frames wait until it is done.
+    writing: Option<Writing>,
+    ended: bool,
+}
+
+impl<A: Answer> Frames<A> {
+    /// Ends the stream with an error and no trailer: a stream that failed must not look complete.
+    fn fail(&mut self, error: &ApiError) {
+        self.ended = true;
+        self.trailer.fail(error.code());
+        self.ready = [Frame::Json(self.answer.failed(error))].into();
+    }
+}
+
+impl<A: Answer> Stream for Frames<A> {
+    type Item = Frame;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(writing) = &mut self.writing {
+                let ended = ready!(Pin::new(writing).poll(cx));
+                self.writing = None;
+                written(ended).unwrap_or_else(|error| self.fail(&error));
+            }
+            if let Some(frame) = self.ready.pop_front() {
+                return Poll::Ready(Some(frame));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            match ready!(self.generation.poll_event(cx)) {
+                Some(Ok((prompt, event))) => {
+                    let mut frames = Vec::new();
+                    let Frames { answer, trailer, .. } = &mut *self;
+                    trailer.note(prompt, &event);
+                    answer.take(prompt, event, trailer, &mut frames);
+                    let writing = write(answer, trailer);
+                    self.ready.extend(frames.into_iter().map(Frame::Json));
+                    self.writing = writing;
+                }
+                Some(Err(error)) => self.fail(&error),
+                None => {
+                    self.ended = true;
+                    self.ready.extend(A::WIRE.end());
+                }
+            }
+        }
+    }
+}

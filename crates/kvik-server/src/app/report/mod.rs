@@ -1,0 +1,10 @@
+//! The report at the end of an answer: usage, cost, times, and cache statistics.
+
+pub(crate) mod cache;
+pub(crate) mod comparison;
+#[cfg(test)]
+mod memory;
+pub(crate) mod retain;
+pub mod spans;
+pub(crate) mod trailer;
+pub(crate) mod usage;

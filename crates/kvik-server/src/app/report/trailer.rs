@@ -1,0 +1,304 @@
+//! The trailer of every answer: its cost, its times, and its cache statistics.
+
+use std::sync::Arc;
+
+use kvik_engine::api::{Event, Report, Request};
+use kvik_memory::{conversations::ConversationTurn, deletions::Owner, memory::TurnReport};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    cache::{Asked, CacheReport},
+    comparison::{CacheDiagnostics, Comparable, Comparison, Diagnosis},
+    retain::{Given, RetainReport},
+    usage::{Timings, Usage},
+};
+use crate::{
+    accounts::prices::Prices,
+    app::{
+        conversations::{ConversationReport, Writing},
+        kept_prefix::KeptPrefix,
+        memory::RememberedTurn,
+        responses::ResponseTurn,
+        spans::{AnswerSpan, Came},
+        state::App,
+    },
+    described::JsonSchema,
+    http::answer::OneOrAll,
+};
+use kvik_serving::retaining::Retaining;
+
+/// What the cache did, and what else kvik says of an answer.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Kvik")]
+pub(crate) struct KvikReport {
+    /// One object for a single prompt, an array for several; null while the prompt has not ended.
+    cache: Option<OneOrAll<CacheReport>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retain: Option<OneOrAll<RetainReport>>,
+    /// What was read of a conversation that is remembered beyond the context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<super::memory::MemoryReport>")]
+    memory: Option<TurnReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<ConversationReport>,
+    /// What of a schema is not enforced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    schema_notes: Vec<String>,
+    /// What of the request was ignored, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
+}
+
+/// What an answer in OpenAI's shape has behind its usage.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct Ending {
+    timings: Timings,
+    kvik: KvikReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_cache_diagnostics: Option<CacheDiagnostics>,
+}
+
+/// The sources of a request's prompts.
+#[derive(Default)]
+pub(crate) struct Origin {
+    /// The conversation, of a chat.
+    pub(crate) messages: Option<Value>,
+    /// The input of the answer's comparison, where the API supports one.
+    pub(crate) comparable: Option<Comparable>,
+    /// Parts of a schema that are not enforced.
+    pub(crate) schema_notes: Vec<String>,
+    /// Fields of the body that were ignored, known once all of it was read.
+    pub(crate) notes: Vec<String>,
+    /// The compressed prefix that each prompt reads.
+    pub(crate) kept_prefix: Option<KeptPrefix>,
+    /// A turn of a conversation that may be longer than the context.
+    pub(crate) memory: Option<RememberedTurn>,
+    /// The turn of a stored conversation.
+    pub(crate) conversation: Option<ConversationTurn>,
+    /// An answer that is to be stored.
+    pub(crate) response: Option<ResponseTurn>,
+}
+
+impl Origin {
+    /// The tenant's deletable objects for which the prompts are computed.
+    pub(crate) fn owners(&self, tenant: &str) -> Vec<Owner> {
+        let conversation = self.conversation.as_ref().map(|turn| turn.key().owner());
+        let response = self.response.as_ref().map(|turn| Owner::new(tenant, &turn.id));
+        conversation.into_iter().chain(response).collect()
+    }
+
+    /// The prompts of `requests`, one each; a conversation has one prompt.
+    pub(crate) fn asked(self, app: &App, requests: &[Request]) -> Vec<Asked> {
+        let mut messages = self.messages;
+        let asked = |request: &Request| Asked {
+            texts: app.serving.texts.clone(),
+            tokens: request.prompt.clone(),
+            messages: messages.take(),
+        };
+        requests.iter().map(asked).collect()
+    }
+}
+
+/// Collects the reports of the prompts of one request.
+pub(crate) struct Trailer {
+    /// The prompts, to report on their cache hits.
+    asked: Vec<Asked>,
+    /// The retention of each.
+    given: Vec<Given>,
+    retaining: Arc<Retaining>,
+    /// The engine's report of each and its wording; `None` until the prompt has ended.
+    ended: Vec<Option<Ended>>,
+    comparison: Option<Comparison>,
+    schema_notes: Vec<String>,
+    notes: Vec<String>,
+    memory: Option<Remembering>,
+    conversation: Option<ConversationReport>,
+    /// Prices; without them an answer reports no cost.
+    prices: Option<Prices>,
+    /// Present until all prompts have ended.
+    unwritten: Option<Unwritten>,
+    /// Span for tracing.
+    span: Option<AnswerSpan>,
+}
+
+/// The records that an answer writes.
+pub(crate) struct Unwritten {
+    conversation: Option<ConversationTurn>,
+    response: Option<ResponseTurn>,
+}
+
+impl Unwritten {
+    fn take(origin: &mut Origin) -> Option<Unwritten> {
+        let unwritten =
+            Unwritten { conversation: origin.conversation.take(), response: origin.response.take() };
+        (unwritten.conversation.is_some() || unwritten.response.is_some()).then_some(unwritten)
+    }
+
+    /// Writes the answer as a message, and in its stored form where clients may read it again.
+    pub(crate) fn write(self, message: Value, stored: Option<Value>) -> Writing {
+        let Unwritten { conversation, response } = self;
+        tokio::task::spawn_blocking(move || {
+            if let Some((response, stored)) = response.zip(stored) {
+                response.write(message.clone(), stored)?;
+            }
+            Ok(conversation.map_or(Ok(()), |turn| turn.write(message))?)
+        })
+    }
+}
+
+/// A turn of a conversation that outgrows the context, and its answer so far.
+struct Remembering {
+    turn: RememberedTurn,
+    answer: String,
+}
+
+struct Ended {
+    report: Report,
+    cache: CacheReport,
+    /// Present if the prompt has a retention.
+    retain: Option<RetainReport>,
+}
+
+impl Trailer {
+    /// The trailer of an answer to `requests`, one per prompt, which were made from `origin`.
+    pub(crate) fn new(
+        app: &App,
+        mut origin: Origin,
+        came: Came,
+        requests: &[Request],
+        prices: Option<Prices>,
+    ) -> Trailer {
+        let ended = requests.iter().map(|_| None).collect();
+        let comparable = origin.comparable.take();
+        let id = comparable.as_ref().map(|comparable| comparable.id.as_str());
+        let span = app.config.spans.as_ref().map(|spans| AnswerSpan::new(spans, came, id, requests));
+        let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
+        let schema_notes = std::mem::take(&mut origin.schema_notes);
+        let notes = std::mem::take(&mut origin.notes);
+        let given = requests.iter().map(Given::to).collect();
+        let retaining = app.serving.retaining.clone();
+        let memory = origin.memory.take().map(|turn| Remembering { turn, answer: String::new() });
+        let conversation = origin.conversation.as_ref().map(ConversationReport::of);
+        let unwritten = Unwritten::take(&mut origin);
+        let asked = origin.asked(app, requests);
+        Trailer {
+            asked,
+            given,
+            retaining,
+            ended,
+            comparison,
+            schema_notes,
+            notes,
+            memory,
+            conversation,
+            prices,
+            unwritten,
+            span,
+        }
+    }
+
+    /// Whether the conversation goes on beyond the context; the model summarises it after the answer has been read.
+    pub(crate) fn remembers(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Notes an event of the prompt with this index.
+    pub(crate) fn note(&mut self, prompt: usize, event: &Event) {
+        if let Event::Done(report) = event {
+            let cache = self.asked[prompt].cache_report(report.into());
+            let retain = self.given[prompt].report(report.retained.as_deref(), &self.retaining);
+            self.ended[prompt] = Some(Ended { report: report.clone(), cache, retain });
+        }
+        if let (Some(memory), Event::Text { choice: 0, text, .. }) = (&mut self.memory, event) {
+            memory.answer.push_str(text);
+        }
+        self.span.iter_mut().for_each(|span| span.note(event));
+        if self.is_complete() {
+            let total = self.total();
+            self.span.iter_mut().for_each(|span| span.end(&total));
+            self.comparison.iter_mut().for_each(Comparison::remember);
+            self.memory.iter_mut().for_each(|memory| memory.turn.answered(&memory.answer));
+        }
+    }
+
+    /// Takes the records to write, once all prompts have ended.
+    pub(crate) fn take_unwritten(&mut self) -> Option<Unwritten> {
+        if self.is_complete() { self.unwritten.take() } else { None }
+    }
+
+    /// Marks the answer as failed: nothing of it is written, and the conversation's next turn may begin.
+    pub(crate) fn fail(&mut self, error: &str) {
+        self.unwritten = None;
+        self.span.iter_mut().for_each(|span| span.fail(error));
+    }
+
+    /// Whether all prompts have ended.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.ended.iter().all(Option::is_some)
+    }
+
+    /// OpenAI's `usage`, of all prompts together.
+    pub(crate) fn usage(&self) -> Usage {
+        self.usage_of(&self.total())
+    }
+
+    /// OpenAI's `usage` of a report.
+    pub(crate) fn usage_of(&self, report: &Report) -> Usage {
+        Usage::of(report, self.prices.as_ref())
+    }
+
+    /// The ending of the answer: times of all prompts together, cache and retention of each (an object for a single
+    /// prompt, an array for several), and the comparison that was asked for.
+    pub(crate) fn ending(&self) -> Ending {
+        let ended = || self.ended.iter().flatten();
+        let caches: Vec<CacheReport> = ended().map(|ended| ended.cache.clone()).collect();
+        let retains: Vec<RetainReport> = ended().filter_map(|ended| ended.retain.clone()).collect();
+        let retain = (!retains.is_empty()).then(|| retains.into());
+        Ending {
+            timings: Timings::of(&self.total()),
+            kvik: self.kvik_of(Some(caches.into()), retain),
+            prompt_cache_diagnostics: self.diagnosis().map(|diagnosis| diagnosis.openai(&self.total())),
+        }
+    }
+
+    /// The report of one prompt; an empty one while it has not ended.
+    pub(crate) fn report(&self, prompt: usize) -> Report {
+        self.ended[prompt].as_ref().map(|ended| ended.report.clone()).unwrap_or_default()
+    }
+
+    /// The object `kvik` of one prompt.
+    pub(crate) fn kvik(&self, prompt: usize) -> KvikReport {
+        let ended = self.ended[prompt].as_ref();
+        let cache = ended.map(|ended| OneOrAll::One(ended.cache.clone()));
+        self.kvik_of(cache, ended.and_then(|ended| ended.retain.clone()).map(OneOrAll::One))
+    }
+
+    /// The object `kvik` with the conversation's reports and the parts of the schema that were not enforced.
+    fn kvik_of(
+        &self,
+        cache: Option<OneOrAll<CacheReport>>,
+        retain: Option<OneOrAll<RetainReport>>,
+    ) -> KvikReport {
+        KvikReport {
+            cache,
+            retain,
+            memory: self.memory.as_ref().map(|memory| memory.turn.report().clone()),
+            conversation: self.conversation.clone(),
+            schema_notes: self.schema_notes.clone(),
+            notes: self.notes.clone(),
+        }
+    }
+
+    /// The result of the comparison that was asked for.
+    pub(crate) fn diagnosis(&self) -> Option<Diagnosis> {
+        self.comparison.as_ref().and_then(Comparison::diagnosis)
+    }
+
+    /// The sum of the reports of all prompts.
+    pub(crate) fn total(&self) -> Report {
+        let mut total = Report::default();
+        self.ended.iter().flatten().for_each(|ended| total.add(&ended.report));
+        total
+    }
+}

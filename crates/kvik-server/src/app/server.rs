@@ -1,0 +1,159 @@
+//! State shared by all models of a server: access, metrics, accounts, and records.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use kvik_memory::{
+    conversations::Conversations,
+    deletions::{Deletions, Owner},
+    records::Records,
+};
+
+use super::{
+    config::AppConfig, conversations, keys::Keys, metrics::Metrics, prompt_log::PromptLog,
+    responses::Responses, tally::Tally,
+};
+use crate::{
+    accounts::{ledger::Ledger, tenants::AdmissionSlots},
+    clock::Clock,
+    http::{body_memory::BodyMemory, error::ApiError, origins::Senders, readers::Readers},
+};
+use kvik_serving::settings::size::ByteSize;
+
+/// A server without its models.
+pub struct Server {
+    /// Origins and hosts that requests may come from.
+    pub(crate) senders: Senders,
+    /// Maximum size of a body.
+    pub(crate) body_limit: ByteSize,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) ledger: Arc<Ledger>,
+    /// Stored conversations.
+    pub(crate) conversations: Arc<Conversations>,
+    /// Stored responses.
+    pub(crate) responses: Arc<Responses>,
+    /// Pending deletions of both, and of pinned prompts.
+    pub(crate) deletions: Arc<Deletions>,
+    /// Log of the prompts computed for them.
+    pub(crate) prompt_log: Arc<PromptLog>,
+    /// The files that hold messages and summaries.
+    pub(super) records: Vec<Records>,
+    /// Directory of the disk cache.
+    pub(super) cache_disk: Option<PathBuf>,
+    /// Held during deletion.
+    pub(super) deleting: Mutex<()>,
+    /// The engines' admission slots, where several tenants share them.
+    pub(super) admission: Option<Arc<AdmissionSlots>>,
+    /// Memory for bodies.
+    pub(crate) bodies: Arc<BodyMemory>,
+    pub(crate) readers: Arc<Readers>,
+    /// API keys; replaced when the tenants file is read again.
+    keys: RwLock<Arc<Keys>>,
+    clock: Clock,
+    /// The server will end soon: load balancers should send it no new requests.
+    leaving: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Server {
+    /// `keys` grant access; without any the server is open to all.
+    pub fn new(keys: impl Into<Arc<Keys>>, ledger: Arc<Ledger>, config: &AppConfig) -> Arc<Server> {
+        let keys = keys.into();
+        let shared = keys.tenants().are_named();
+        let deletions = Deletions::open(config.conversations.as_ref());
+        let prompt_log = Arc::new(PromptLog::open(config.state_dir.as_deref()));
+        let records = [&config.conversations, &config.records].into_iter().flatten().cloned();
+        Arc::new(Server {
+            senders: config.senders.clone(),
+            body_limit: config.body_limit,
+            metrics: Arc::new(Metrics::new()),
+            tally: Arc::new(Tally::new()),
+            ledger,
+            conversations: conversations::open(config, deletions.clone()),
+            responses: Responses::open(config.conversations.as_ref(), prompt_log.clone()),
+            deletions,
+            prompt_log,
+            records: records.collect(),
+            cache_disk: config.cache_disk.clone(),
+            deleting: Mutex::default(),
+            admission: shared.then(|| AdmissionSlots::new(config.admission_slots)),
+            bodies: BodyMemory::new(config.body_limit.0, shared),
+            readers: Readers::new(shared),
+            keys: RwLock::new(keys),
+            clock: config.clock.clone(),
+            leaving: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// The current API keys.
+    pub fn keys(&self) -> Arc<Keys> {
+        // The pointer is consistent after any panic.
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the keys. Running requests continue.
+    pub(crate) fn replace_keys(&self, keys: Keys) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    }
+
+    /// Whether several tenants share it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.admission.is_some()
+    }
+
+    /// Queries conversations: on a thread that may block, where other nodes may hold them.
+    pub(crate) async fn ask_conversations<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Conversations) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if !self.conversations.are_shared() {
+            return Ok(ask(&self.conversations));
+        }
+        let conversations = self.conversations.clone();
+        let asked = tokio::task::spawn_blocking(move || ask(&conversations)).await;
+        asked.map_err(|panic| ApiError::internal(format!("the conversations were not read: {panic}")))
+    }
+
+    /// Completes the deletion of an object: rewrites the files without it, then removes the pending deletion. Returns
+    /// whether that succeeded. Blocking.
+    pub(crate) fn end_deletion(&self, owner: &Owner) -> bool {
+        let ended = self.records.iter().try_for_each(Records::rewrite);
+        let ended = ended.and_then(|()| self.deletions.put(owner, None));
+        ended
+            .inspect_err(|error| tracing::warn!("something that was deleted is tried again: {error}"))
+            .is_ok()
+    }
+
+    /// The time by which rates are limited.
+    pub(crate) fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
+    /// Makes the server report itself as not ready, while it still answers requests.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Whether the server should receive no new requests.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) || self.is_stopping()
+    }
+
+    /// Refuses new requests from now on; running ones continue.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Whether the server is shutting down.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}

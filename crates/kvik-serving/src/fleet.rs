@@ -1,0 +1,304 @@
+//! Lists of the prompts that nodes of a fleet use: each node keeps its own in the store that all share.
+//!
+//! A node that starts reads the lists of the others and prefetches the prompts used most. One that leaves writes its
+//! hot blocks that are not shared yet. In between each renews its list, so that a node that is killed leaves one too.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kvik_cache::Identity;
+use kvik_engine::{api::HotPrefix, engine::Engine};
+use kvik_memory::hex;
+use kvik_memory::shared::{SharedError, SharedRecord, SharedRecords};
+use kvik_remote::Fault;
+use kvik_remote::records::{RecordError, Records};
+use serde::{Deserialize, Serialize};
+
+use kvik_memory::clock::unix_seconds;
+
+/// The kind of the lists among the records.
+const KIND: &str = "hot-prompts";
+/// Maximum prefixes of a list.
+const PREFIXES_MAX: usize = 256;
+/// Maximum tokens of a list.
+const TOKENS_MAX: usize = 1 << 20;
+/// Age in seconds above which a list is stale and removed.
+const OLD_S: u64 = 24 * 3600;
+/// How long a start waits for the store to answer.
+const PROBE_TIME: Duration = Duration::from_secs(2);
+/// Maximum lists that are read.
+const LISTS_MAX: usize = 64;
+
+/// A node of a fleet.
+#[derive(Clone)]
+pub struct Fleet {
+    records: Records,
+    /// Unique name of this node and model.
+    name: String,
+    /// Version of its list; 0 before there is one.
+    version: Arc<AtomicU64>,
+}
+
+/// The list of the prefixes that a node uses.
+#[derive(Serialize, Deserialize)]
+struct HotList {
+    /// Time of writing, in seconds since 1970.
+    at_s: u64,
+    prefixes: Vec<ListedPrefix>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ListedPrefix {
+    root: [u8; 32],
+    tokens: Vec<u32>,
+    uses: u32,
+}
+
+impl Fleet {
+    /// A new node among those that share these records.
+    pub fn new(records: Records) -> Fleet {
+        let bytes: [u8; 8] = kvik_memory::random::random().to_le_bytes();
+        Fleet { records, name: hex::written(bytes), version: Arc::default() }
+    }
+
+    /// The records that nodes share in addition to blocks.
+    pub fn records(&self) -> Arc<dyn SharedRecords> {
+        Arc::new(FleetRecords(self.records.clone()))
+    }
+
+    /// Prefetches the prefixes that other nodes use, for at most `within`.
+    pub fn warm(&self, engine: &Engine, within: Duration) {
+        let started = Instant::now();
+        // Waits until the store's state is known.
+        while !engine.stats().remote.is_some_and(|remote| remote.is_up)
+            && started.elapsed() < within.min(PROBE_TIME)
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let lists = match self.lists() {
+            Ok(lists) => lists,
+            Err(error) => return tracing::info!("beginning without what other nodes use: {error}"),
+        };
+        let prefixes = merged(lists);
+        if prefixes.is_empty() {
+            return;
+        }
+        let (count, left) = (prefixes.len(), within.saturating_sub(started.elapsed()));
+        match engine.warm(prefixes, left) {
+            Ok(true) => tracing::info!(
+                "fetched what other nodes use, {count} prompts, in {:.1} s",
+                started.elapsed().as_secs_f64()
+            ),
+            Ok(false) => tracing::info!("beginning with a part of the {count} prompts that other nodes use"),
+            // The engine is stopping.
+            Err(_) => {}
+        }
+    }
+
+    /// Writes this node's hot blocks and their list to the store, for at most `within`.
+    pub fn leave(&self, engine: &Engine, within: Duration) {
+        let Ok(hot) = engine.hottest(PREFIXES_MAX) else { return };
+        if let Ok(false) = engine.share(&hot, within) {
+            tracing::info!("leaving before all that is hot was shared: --grace gives it more time");
+        }
+        self.list(hot);
+    }
+
+    /// Renews the list of the prefixes that this node uses.
+    pub fn renew(&self, engine: &Engine) {
+        if let Ok(mut hot) = engine.hottest(PREFIXES_MAX) {
+            // Prefixes that were not reused were not written to the store.
+            hot.retain(|prefix| prefix.uses > 0);
+            self.list(hot);
+        }
+    }
+
+    fn list(&self, hot: Vec<HotPrefix>) {
+        let mut tokens = 0;
+        let fits = |prefix: &HotPrefix| {
+            tokens += prefix.tokens.len();
+            tokens <= TOKENS_MAX
+        };
+        let prefixes = hot.into_iter().take_while(fits).map(ListedPrefix::from).collect();
+        let list = HotList { at_s: unix_seconds(), prefixes };
+        let bytes = match rmp_serde::to_vec(&list) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                return tracing::debug!("the list of what this node uses cannot be written: {error}");
+            }
+        };
+        // No other node writes this record: a different version results from a write whose response was lost.
+        let put = |after| self.records.put(KIND, &self.name, after, bytes.clone());
+        let written = match put(self.version.load(Ordering::Relaxed)) {
+            Err(RecordError::Conflict { version }) => put(version),
+            written => written,
+        };
+        match written {
+            Ok(version) => {
+                self.version.store(version, Ordering::Relaxed);
+                // Prefixes that are no longer used, or were deleted, must not remain in a list.
+                if let Err(error) = self.records.forget_older(KIND, &self.name) {
+                    tracing::debug!("an older list of what this node uses is still there: {error}");
+                }
+            }
+            Err(error) => tracing::debug!("the list of what this node uses was not written: {error}"),
+        }
+    }
+
+    /// The current lists of all other nodes; stale lists and invalid ones are removed. A list that cannot be read does
+    /// not affect the others.
+    ///
+    /// # Errors
+    /// If the store cannot list the records.
+    fn lists(&self) -> Result<Vec<HotList>, RecordError> {
+        let others = self.records.list(KIND)?.into_iter().filter(|name| *name != self.name);
+        Ok(others.filter_map(|name| self.list_of(&name)).take(LISTS_MAX).collect())
+    }
+
+    /// The list of another node.
+    fn list_of(&self, name: &str) -> Option<HotList> {
+        let list = match self.records.get(KIND, name) {
+            Ok(record) => rmp_serde::from_slice::<HotList>(&record?.bytes).ok(),
+            // The record is damaged, and a node that has left will not rewrite it.
+            Err(RecordError::Corrupt) => None,
+            Err(error) => {
+                tracing::debug!("a list of what another node uses was not read: {error}");
+                return None;
+            }
+        };
+        let list = list.filter(|list| list.at_s.saturating_add(OLD_S) > unix_seconds());
+        if list.is_none()
+            && let Err(error) = self.records.delete(KIND, name)
+        {
+            tracing::debug!("an old list of what another node used was not removed: {error}");
+        }
+        list
+    }
+}
+
+/// The store's records, adapted to the memory crate's interface.
+pub struct FleetRecords(Records);
+
+impl SharedRecords for FleetRecords {
+    fn get(&self, kind: &str, name: &str) -> Result<Option<SharedRecord>, SharedError> {
+        let record = self.0.get(kind, name).map_err(shared)?;
+        Ok(record.map(|record| SharedRecord { version: record.version, bytes: record.bytes }))
+    }
+
+    fn put(&self, kind: &str, name: &str, after: u64, bytes: Vec<u8>) -> Result<u64, SharedError> {
+        self.0.put(kind, name, after, bytes).map_err(shared)
+    }
+
+    fn delete(&self, kind: &str, name: &str) -> Result<(), SharedError> {
+        self.0.delete(kind, name).map_err(shared)
+    }
+
+    fn forget_older(&self, kind: &str, name: &str) -> Result<(), SharedError> {
+        self.0.forget_older(kind, name).map_err(shared)
+    }
+
+    fn list(&self, kind: &str) -> Result<Vec<String>, SharedError> {
+        self.0.list(kind).map_err(shared)
+    }
+}
+
+fn shared(error: RecordError) -> SharedError {
+    match error {
+        RecordError::Conflict { version } => SharedError::Conflict { version },
+        RecordError::Down | RecordError::Closed | RecordError::Fault(Fault::Unreachable(_) | Fault::Late) => {
+            SharedError::Down
+        }
+        other => SharedError::Failed(other.to_string()),
+    }
+}
+
+impl From<HotPrefix> for ListedPrefix {
+    fn from(prefix: HotPrefix) -> ListedPrefix {
+        ListedPrefix { root: prefix.root.0, tokens: prefix.tokens, uses: prefix.uses }
+    }
+}
+
+/// The prefixes of all lists, those used most first, each once.
+fn merged(lists: Vec<HotList>) -> Vec<HotPrefix> {
+    let mut uses: HashMap<(Identity, Vec<u32>), u32> = HashMap::new();
+    for ListedPrefix { root, tokens, uses: times } in lists.into_iter().flat_map(|list| list.prefixes) {
+        let sum = uses.entry((Identity(root), tokens)).or_default();
+        *sum = sum.saturating_add(times);
+    }
+    let named = |((root, tokens), uses)| HotPrefix { root, tokens, uses };
+    let mut prefixes: Vec<HotPrefix> = uses.into_iter().map(named).collect();
+    // Among equals the longer ones first, since fetching them includes their prefixes.
+    prefixes.sort_by(|a, b| {
+        b.uses.cmp(&a.uses).then(b.tokens.len().cmp(&a.tokens.len())).then(a.tokens.cmp(&b.tokens))
+    });
+    prefixes
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_engine::store::Waker;
+    use kvik_remote::backend::memory::Memory;
+    use kvik_remote::{Budget, FleetKey, Remote, RemoteConfig, RemoteUrl, TTL_DEFAULT};
+
+    use super::*;
+
+    /// A node with this key among those that share a store.
+    fn node(store: &Arc<Memory>, key: u8) -> (Remote, Fleet) {
+        let config = RemoteConfig {
+            url: RemoteUrl::parse("file:///nowhere").unwrap(),
+            key: FleetKey::new([key; 32]),
+            fingerprint: [7; 32],
+            payload_bytes: 100,
+            ttl: TTL_DEFAULT,
+            budget: Budget::default(),
+            waker: Waker::default(),
+        };
+        let remote = Remote::over(store.clone(), config).unwrap();
+        let fleet = Fleet::new(remote.records());
+        (remote, fleet)
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_keeps_back_no_other() {
+        let store = Arc::new(Memory::new(1 << 20, 16));
+        let nodes: Vec<_> = (0..6).map(|_| node(&store, 1)).collect();
+        let (_reading, reader) = node(&store, 1);
+        for (index, (_, fleet)) in nodes.iter().enumerate() {
+            fleet.list(vec![HotPrefix { root: Identity([1; 32]), tokens: vec![index as u32], uses: 1 }]);
+        }
+        assert_eq!(reader.lists().unwrap().len(), 6);
+        let damages: [fn(Vec<u8>) -> Vec<u8>; 4] = [
+            |_| Vec::new(),
+            |bytes| bytes[..9].to_vec(),
+            |bytes| bytes.iter().map(|byte| byte ^ 1).collect(),
+            |_| vec![7; 99],
+        ];
+        for damage in damages {
+            store.change_record(damage);
+            let left = reader.lists().unwrap().len();
+            assert!(left >= 2, "{left} of those that were written are read");
+        }
+        let (_, fleet) = &nodes[0];
+        fleet.records.put(KIND, "no list", 0, b"nonsense".to_vec()).unwrap();
+        let old = HotList { at_s: 1, prefixes: Vec::new() };
+        fleet.records.put(KIND, "old", 0, rmp_serde::to_vec(&old).unwrap()).unwrap();
+        let left = reader.lists().unwrap().len();
+        assert_eq!((left, fleet.records.list(KIND).unwrap().len()), (left, left), "those are removed");
+    }
+
+    #[test]
+    fn what_several_nodes_use_comes_first() {
+        let list = |prefixes: &[(&[u32], u32)]| HotList {
+            at_s: 0,
+            prefixes: prefixes
+                .iter()
+                .map(|&(tokens, uses)| ListedPrefix { root: [1; 32], tokens: tokens.to_vec(), uses })
+                .collect(),
+        };
+        let merged = merged(vec![list(&[(&[1, 2], 3), (&[7], 4)]), list(&[(&[1, 2], 2), (&[7, 8], 4)])]);
+        let order: Vec<(&[u32], u32)> = merged.iter().map(|it| (&it.tokens[..], it.uses)).collect();
+        assert_eq!(order, [(&[1, 2][..], 5), (&[7, 8], 4), (&[7], 4)]);
+    }
+}

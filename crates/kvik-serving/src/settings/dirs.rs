@@ -1,0 +1,87 @@
+//! The directories of kvik's files: the platform's, or those set by the environment.
+
+use std::{env, ffi::OsString, path::PathBuf};
+
+/// Directory of downloads and of recomputable data: `KVIK_CACHE_DIR`, else the user's cache directory.
+pub fn cache() -> Option<PathBuf> {
+    cache_from(env::var_os)
+}
+
+/// Directory of `config.toml` and of the chat history.
+pub fn config() -> Option<PathBuf> {
+    config_from(env::var_os)
+}
+
+/// Directory of data that must outlive a restart and is no cache: accounts, secrets.
+pub fn state() -> Option<PathBuf> {
+    state_from(env::var_os)
+}
+
+/// Directory of measurements of models: in `KVIK_STATE_DIR`, else in the user's state directory.
+pub fn measured() -> Option<PathBuf> {
+    measured_from(env::var_os)
+}
+
+fn measured_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    let own = var("KVIK_STATE_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
+    Some(own.or_else(|| state_from(var))?.join("measured"))
+}
+
+fn cache_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = |sub: &str| set("HOME").map(|home| home.join(sub));
+    set("KVIK_CACHE_DIR").or_else(|| {
+        let base = set("XDG_CACHE_HOME").or_else(|| match env::consts::OS {
+            "macos" => home("Library/Caches"),
+            "windows" => set("LOCALAPPDATA"),
+            _ => home(".cache"),
+        });
+        Some(base?.join("kvik"))
+    })
+}
+
+fn config_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = set("XDG_CONFIG_HOME").or_else(|| match env::consts::OS {
+        "windows" => set("APPDATA"),
+        _ => set("HOME").map(|home| home.join(".config")),
+    });
+    Some(base?.join("kvik"))
+}
+
+fn state_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = |sub: &str| set("HOME").map(|home| home.join(sub));
+    let base = set("XDG_STATE_HOME").or_else(|| match env::consts::OS {
+        "macos" => home("Library/Application Support"),
+        "windows" => set("LOCALAPPDATA"),
+        _ => home(".local/state"),
+    });
+    Some(base?.join("kvik"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vars(pairs: &'static [(&str, &str)]) -> impl Fn(&'static str) -> Option<OsString> {
+        move |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+    }
+
+    #[test]
+    fn environment_variables_set_the_directories() {
+        let check = |pairs: &'static [(&str, &str)], expect: &str| {
+            assert_eq!(cache_from(vars(pairs)), Some(PathBuf::from(expect)));
+        };
+        check(&[("KVIK_CACHE_DIR", "/a"), ("XDG_CACHE_HOME", "/b")], "/a");
+        check(&[("XDG_CACHE_HOME", "/b"), ("HOME", "/c")], "/b/kvik");
+        check(&[("KVIK_CACHE_DIR", ""), ("XDG_CACHE_HOME", "/b")], "/b/kvik");
+        assert_eq!(config_from(vars(&[("XDG_CONFIG_HOME", "/b")])), Some(PathBuf::from("/b/kvik")));
+        assert_eq!(config_from(vars(&[])), None);
+        assert_eq!(state_from(vars(&[("XDG_STATE_HOME", "/b")])), Some(PathBuf::from("/b/kvik")));
+        assert_eq!(state_from(vars(&[("XDG_STATE_HOME", "")])), None);
+        let measured = |pairs| measured_from(vars(pairs));
+        assert_eq!(measured(&[("KVIK_STATE_DIR", "/a")]), Some(PathBuf::from("/a/measured")));
+        assert_eq!(measured(&[("XDG_STATE_HOME", "/b")]), Some(PathBuf::from("/b/kvik/measured")));
+    }
+}

@@ -1,0 +1,21 @@
+//! Functions of the operating system beyond the standard library: signals, limits, priorities, and file permissions.
+
+#[cfg(not(unix))]
+mod other;
+#[cfg(unix)]
+mod unix;
+
+#[cfg(not(unix))]
+use other as system;
+#[cfg(unix)]
+use unix as system;
+
+use system::is_open_to_others;
+pub use system::{Hangups, fail_writes_beyond_limit, give_priority_up, open_files, stop_signal};
+
+/// Warns about a file that others can read: a key, the secret that yields every salt, the tenants file with all names.
+pub fn warn_if_readable_by_others(path: &std::path::Path, what: &str) {
+    if is_open_to_others(path) {
+        tracing::warn!("{what} {} is open to other users; chmod 600 closes it", path.display());
+    }
+}

@@ -1,0 +1,37 @@
+//! Windows, compiled but never run: files are as private as their folder, and Ctrl-C is the only signal.
+
+use std::{io, path::Path};
+
+pub fn fail_writes_beyond_limit() -> io::Result<()> {
+    Ok(())
+}
+
+pub fn give_priority_up() {}
+
+/// There is no limit.
+pub fn open_files(_: u64) -> u64 {
+    u64::MAX
+}
+
+pub async fn stop_signal() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// There are no requests to read settings again.
+pub struct Hangups;
+
+impl Hangups {
+    pub fn new() -> Option<Hangups> {
+        None
+    }
+
+    pub async fn next(&mut self) -> Option<()> {
+        None
+    }
+}
+
+pub fn is_open_to_others(_: &Path) -> bool {
+    false
+}

@@ -1,0 +1,72 @@
+//! Unix.
+
+use std::{fs, io, os::unix::fs::PermissionsExt, path::Path};
+
+use rustix::process::{Resource, Rlimit, Signal as Number, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Makes a write beyond the limit on the size of files (`ulimit -f`) return an error, as on a full disk, instead of
+/// ending the process with SIGXFSZ.
+pub fn fail_writes_beyond_limit() -> io::Result<()> {
+    let exceeded = SignalKind::from_raw(Number::XFSZ.as_raw());
+    // Catching the signal is enough; the handler outlives this runtime.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async { signal(exceeded).map(drop) })
+}
+
+/// Lowers the scheduling priority of this thread for its lifetime. Systems other than Linux have only priorities of
+/// processes.
+pub fn give_priority_up() {
+    /// In competition with a thread of normal priority this one gets about a tenth of a processor.
+    const NICENESS: i32 = 10;
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+        tracing::debug!("a thread keeps its priority: {error}");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = NICENESS;
+}
+
+/// Raises the limit on open files to `wanted` as far as the system permits, and returns the resulting limit.
+pub fn open_files(wanted: u64) -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_some_and(|current| current < wanted) {
+        let more = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+        // If this fails, the limit is unchanged.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: more, maximum });
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Waits for a request to stop: SIGTERM or SIGINT.
+pub async fn stop_signal() {
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+/// Requests to read settings again: SIGHUP.
+pub struct Hangups(Signal);
+
+impl Hangups {
+    /// `None` if the system refuses to report them.
+    pub fn new() -> Option<Hangups> {
+        signal(SignalKind::hangup()).ok().map(Hangups)
+    }
+
+    /// Waits for the next request; `None` if there will be none.
+    pub async fn next(&mut self) -> Option<()> {
+        self.0.recv().await
+    }
+}
+
+/// Whether users other than the owner may read or write a file.
+pub(crate) fn is_open_to_others(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
+}

@@ -1,5 +1,0 @@
-//! Tenants with their limits, prices, and the ledger of their usage.
-
-pub(crate) mod ledger;
-pub(crate) mod prices;
-pub(crate) mod tenants;

@@ -1,0 +1,436 @@
+//! Configuration: flags over environment over a TOML file.
+//!
+//! The flags of `kvik serve` are the only list of settings. Each can also be set by an environment variable,
+//! `--cache-ram` by `KVIK_CACHE_RAM`, and by a key of the file, `cache-ram = "2GiB"`. The file's values become clap's
+//! defaults, so `--help` shows the values in force. An error about a value names the variable or the key of the file
+//! that set it. A path from any source may begin with `~/`.
+
+use std::{
+    any::TypeId,
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use clap::{
+    Arg, ArgMatches, Command,
+    builder::{PathBufValueParser, TypedValueParser},
+    error::{ContextKind, ContextValue},
+};
+use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
+use toml::{Table, Value};
+
+use kvik_serving::settings::{dirs, home, logging::say};
+
+/// The key of the tables of models.
+const MODELS: &str = "models";
+
+/// Adds the environment and the file as sources of the command's flags.
+pub(crate) fn configure(mut command: Command, args: &[OsString]) -> anyhow::Result<Command> {
+    let settings = settings(&command);
+    let (path, table) = read_file(args)?;
+    check_keys(&table, &settings).with_context(|| format!("in {}", path.display()))?;
+    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, |sub| {
+            sub.mut_args(|arg| {
+                let arg = in_home(arg);
+                match setting_of(&arg, &settings) {
+                    Some(setting) => with_defaults(arg, &setting, &table),
+                    None => arg,
+                }
+            })
+        });
+    }
+    Ok(command)
+}
+
+/// Long flags of `kvik serve`.
+fn settings(command: &Command) -> Vec<String> {
+    let serve = command.find_subcommand("serve").expect("the command `serve` exists");
+    let long = |arg: &Arg| arg.get_long().map(str::to_owned);
+    serve.get_arguments().filter_map(long).filter(|name| name != "help" && name != "version").collect()
+}
+
+fn setting_of(arg: &Arg, settings: &[String]) -> Option<String> {
+    let long = arg.get_long()?;
+    settings.iter().find(|setting| *setting == long).cloned()
+}
+
+/// The environment variable of a setting.
+fn variable_of(setting: &str) -> String {
+    let name = match setting {
+        // KVIK_LOG sets the level.
+        "log" => "log-format",
+        _ => setting,
+    };
+    format!("KVIK_{}", name.to_uppercase().replace('-', "_"))
+}
+
+/// Expands `~/` in a flag that is a path.
+fn in_home(arg: Arg) -> Arg {
+    match arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
+        true => arg.value_parser(PathBufValueParser::new().map(home::path)),
+        false => arg,
+    }
+}
+
+fn with_defaults(arg: Arg, setting: &str, table: &Table) -> Arg {
+    let arg = arg.env(variable_of(setting));
+    match table.get(setting).map(words) {
+        Some(values) => arg.default_values(values),
+        None => arg,
+    }
+}
+
+/// A value as clap would read it from the command line.
+fn words(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(items) => items.iter().flat_map(words).collect(),
+        other => vec![other.to_string()],
+    }
+}
+
+/// Parses the command line with a command that was configured for it.
+pub(crate) fn matches(command: &Command, args: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    let place = |long: &str| {
+        if is_word(command, long, args) {
+            return None;
+        }
+        let variable = variable_of(long);
+        if std::env::var_os(&variable).is_some() {
+            return Some(variable);
+        }
+        let (path, table) = read_file(args).ok()?;
+        table.contains_key(long).then(|| format!("{long} in {}", path.display()))
+    };
+    command.clone().try_get_matches_from(args).map_err(|error| placed(error, place))
+}
+
+/// Whether a flag is on the command line.
+fn is_word(command: &Command, long: &str, args: &[OsString]) -> bool {
+    let flags = command.get_subcommands().flat_map(Command::get_arguments);
+    let short = flags.filter(|arg| arg.get_long() == Some(long)).find_map(Arg::get_short);
+    let mut words = args.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    let is_it = |word: &str| match word.strip_prefix("--") {
+        Some(word) => word.split('=').next() == Some(long),
+        None => short.is_some_and(|short| word.strip_prefix('-').is_some_and(|word| word.starts_with(short))),
+    };
+    words.any(is_it)
+}
+
+/// The error with the origin of a value instead of its flag; `place` returns the origin by the long name of the flag.
+pub(crate) fn placed(mut error: clap::Error, place: impl Fn(&str) -> Option<String>) -> clap::Error {
+    let told = |flag: &String| {
+        let long = flag.strip_prefix("--").and_then(|flag| flag.split([' ', '=', '[']).next());
+        long.and_then(&place).unwrap_or_else(|| flag.clone())
+    };
+    for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
+        let told = match error.get(kind) {
+            Some(ContextValue::String(flag)) => ContextValue::String(told(flag)),
+            Some(ContextValue::Strings(flags)) => ContextValue::Strings(flags.iter().map(told).collect()),
+            _ => continue,
+        };
+        error.insert(kind, told);
+    }
+    error
+}
+
+/// A model of the file, `[models.NAME]`, with its flags of `kvik serve`.
+#[derive(Debug)]
+pub(crate) struct ModelTable {
+    pub(crate) name: String,
+    pub(crate) aliases: Vec<String>,
+    /// The tenants that may use it; all with `None`.
+    pub(crate) tenants: Option<Vec<String>>,
+    /// The command line of `kvik serve`, overridden by the table.
+    pub(crate) args: Vec<OsString>,
+    /// The flags that the table sets.
+    pub(crate) flags: Vec<String>,
+}
+
+/// The models of the file, ordered by name. `args` is the command line of `kvik serve`.
+pub(crate) fn models(command: &Command, args: &[OsString]) -> anyhow::Result<Vec<ModelTable>> {
+    let (path, table) = read_file(args)?;
+    let Some(models) = table.get(MODELS) else { return Ok(Vec::new()) };
+    let read = || -> anyhow::Result<Vec<ModelTable>> {
+        let models = models.as_table().context("`models` must be tables, as [models.NAME]")?;
+        models.iter().map(|(name, table)| ModelTable::read(name, table, command, args)).collect()
+    };
+    read().with_context(|| format!("in {}", path.display()))
+}
+
+impl ModelTable {
+    fn read(name: &str, table: &Value, command: &Command, args: &[OsString]) -> anyhow::Result<ModelTable> {
+        let place = || format!("[{MODELS}.{name}]");
+        let table = table.as_table().with_context(|| format!("{} must be a table", place()))?;
+        let serve = command.find_subcommand("serve").expect("the command `serve` exists");
+        let (mut args, mut aliases, mut tenants) = (args.to_vec(), Vec::new(), None);
+        let flag = |key: &String| if key == "source" { "model".to_owned() } else { key.clone() };
+        let flags = table.keys().map(flag).collect();
+        for (key, value) in table {
+            let values = words(value);
+            match key.as_str() {
+                "aliases" => aliases = values,
+                "tenants" => tenants = Some(values),
+                "source" => args.extend(values.iter().map(|value| format!("--model={value}").into())),
+                _ => args.extend(flags_of(serve, key, value).with_context(place)?),
+            }
+        }
+        Ok(ModelTable { name: name.to_owned(), aliases, tenants, args, flags })
+    }
+}
+
+/// A setting of one model as flags.
+fn flags_of(serve: &Command, key: &str, value: &Value) -> anyhow::Result<Vec<OsString>> {
+    let mut own = serve.get_arguments().filter(|arg| is_of_model(arg));
+    let Some(arg) = own.find(|arg| arg.get_long() == Some(key)) else {
+        bail!(
+            "`{key}` is no setting of a model; there are source, aliases, tenants, and the flags of `kvik serve` that concern a model"
+        )
+    };
+    Ok(match (arg.get_action().takes_values(), value) {
+        (false, Value::Boolean(true)) => vec![format!("--{key}").into()],
+        (false, _) => Vec::new(),
+        (true, _) => words(value).into_iter().map(|word| format!("--{key}={word}").into()).collect(),
+    })
+}
+
+/// All flags of `kvik serve` that concern a model, with their values in force.
+pub(crate) fn flags_in_force(command: &Command, matches: &ArgMatches) -> Vec<String> {
+    let serve = command.find_subcommand("serve").expect("the command `serve` exists");
+    let Some(matches) = matches.subcommand_matches("serve") else { return Vec::new() };
+    let word = |arg: &Arg| {
+        let id = arg.get_id().as_str();
+        let values = matches.get_raw(id)?.map(|value| value.to_string_lossy());
+        Some(format!("{id}={}", values.collect::<Vec<_>>().join(" ")))
+    };
+    serve.get_arguments().filter(|arg| is_of_model(arg)).filter_map(word).collect()
+}
+
+/// Whether a flag of `kvik serve` concerns a model rather than the server.
+fn is_of_model(arg: &Arg) -> bool {
+    arg.get_long().is_some() && !matches!(arg.get_help_heading(), Some("Server" | "Tenants" | "Machine"))
+}
+
+fn check_keys(table: &Table, settings: &[String]) -> anyhow::Result<()> {
+    for (key, value) in table.iter().filter(|(key, _)| *key != MODELS) {
+        if !settings.contains(key) {
+            bail!("unknown key `{key}`; the keys are {}", settings.join(", "));
+        }
+        if matches!(value, Value::Table(_) | Value::Datetime(_)) {
+            bail!("`{key}` must be a string, a number or an array of them");
+        }
+    }
+    Ok(())
+}
+
+/// Reads the file named by `--config` or `KVIK_CONFIG`, which must exist, else the user's if it exists.
+fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
+    let named = flag_value(args).or_else(|| std::env::var_os("KVIK_CONFIG")).filter(|path| !path.is_empty());
+    let named = named.map(|path| home::path(path.into()));
+    let must_exist = named.is_some();
+    let Some(path) = named.or_else(|| Some(dirs::config()?.join("config.toml"))) else {
+        return Ok((PathBuf::new(), Table::new()));
+    };
+    let text = if must_exist { read(&path).map(Some) } else { read_of_user(&path) }?;
+    let table = text.map_or_else(|| Ok(Table::new()), |text| parse(&path, &text))?;
+    Ok((path, table))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    read_small_text(path, SETTINGS_BYTES_MAX)
+        .with_context(|| format!("the configuration {} cannot be read", path.display()))
+}
+
+/// The user's file, if there is one. Services often run with an inaccessible home directory, which counts as having no
+/// file. An existing file must be readable, since it may define who has access.
+fn read_of_user(path: &Path) -> anyhow::Result<Option<String>> {
+    match fs::metadata(path) {
+        Ok(_) => read(path).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            say(&format!("note: there is no configuration in {}: {error}", path.display()));
+            Ok(None)
+        }
+    }
+}
+
+fn parse(path: &Path, text: &str) -> anyhow::Result<Table> {
+    text.parse().with_context(|| format!("the configuration {} is not valid TOML", path.display()))
+}
+
+/// The value of `--config` before clap has run; clap checks it again later.
+fn flag_value(args: &[OsString]) -> Option<OsString> {
+    let mut args = args.iter().take_while(|arg| *arg != OsStr::new("--"));
+    while let Some(arg) = args.next() {
+        if arg == "--config" {
+            return args.next().cloned();
+        }
+        if let Some(value) = arg.to_str().and_then(|arg| arg.strip_prefix("--config=")) {
+            return Some(value.into());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, FromArgMatches};
+
+    use super::*;
+    use crate::command::{Cli, Task};
+    use kvik_serving::settings::disk_place::DiskPlace;
+
+    #[test]
+    fn a_home_that_cannot_be_entered_has_no_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        assert_eq!(read_of_user(&home.join("kvik/config.toml")).unwrap(), None);
+        fs::write(&home, "a file").unwrap();
+        assert_eq!(read_of_user(&home.join("kvik/config.toml")).unwrap(), None);
+        assert!(read(&home.join("kvik/config.toml")).is_err(), "a file that is named has to be there");
+        assert_eq!(read_of_user(&home).unwrap().as_deref(), Some("a file"));
+        assert!(read_of_user(dir.path()).is_err(), "what is there has to be read");
+    }
+
+    /// Parses `kvik ARGS` with `file` as its configuration.
+    fn parse_with(file: &str, args: &[&str]) -> anyhow::Result<Cli> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("config.toml");
+        fs::write(&path, file)?;
+        let mut all: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into()];
+        all.extend(args.iter().map(OsString::from));
+        let matches = matches(&configure(Cli::command(), &all)?, &all)?;
+        Ok(Cli::from_arg_matches(&matches)?)
+    }
+
+    fn serve(file: &str, args: &[&str]) -> crate::command::serve_args::ServeArgs {
+        let args: Vec<&str> = std::iter::once("serve").chain(args.iter().copied()).collect();
+        match parse_with(file, &args).unwrap().task {
+            Task::Serve(args) => *args,
+            _ => panic!("the command is serve"),
+        }
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+        assert_eq!(serve("", &[]).access.port, 8080);
+        assert_eq!(serve("port = 9000", &[]).access.port, 9000);
+        assert_eq!(serve("port = 9000", &["--port", "9100"]).access.port, 9100);
+    }
+
+    #[test]
+    fn the_environment_is_between_flag_and_file() {
+        // This checks the names; clap reads the environment. Setting a variable here would race with the other tests of
+        // this process, so `tests/it/serve.rs` does it in a process of its own.
+        let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
+        let serve = command.find_subcommand("serve").unwrap();
+        let env = |long: &str| {
+            let arg = serve.get_arguments().find(|arg| arg.get_long() == Some(long)).unwrap();
+            arg.get_env().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(env("port"), "KVIK_PORT");
+        assert_eq!(env("cache-ram"), "KVIK_CACHE_RAM");
+        assert_eq!(env("api-key"), "KVIK_API_KEY");
+        assert_eq!(env("log"), "KVIK_LOG_FORMAT", "KVIK_LOG=debug is a level");
+    }
+
+    #[test]
+    fn values_of_every_type() {
+        let args = serve(
+            "host = \"0.0.0.0\"\ncontext = 4096\ncache-ram = \"1GiB\"\napi-key = [\"a\", \"b\"]\nkv = \"f32\"",
+            &[],
+        );
+        assert_eq!(args.access.host, "0.0.0.0");
+        assert_eq!(args.cache.context, Some(4096));
+        assert_eq!(args.cache.cache_ram.map(|size| size.0), Some(1 << 30));
+        assert_eq!(args.access.api_key, ["a", "b"]);
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        let check = |file: &str, args: &[&str], words: &[&str]| {
+            let error = format!("{:#}", parse_with(file, args).expect_err(file));
+            for word in words {
+                assert!(error.contains(word), "{error} says {word}");
+            }
+        };
+        check("prot = 9000", &["serve"], &["config.toml", "`prot`", "port"]);
+        check("help = true", &["serve"], &["`help`"]);
+        check("port = 99999", &["serve"], &["99999", "'port in ", "config.toml'"]);
+        check("port = 99999", &["ps"], &["99999", "'port in ", "config.toml'"]);
+        check("port = 99999", &["serve", "--port", "x"], &["'x' for '--port <PORT>'"]);
+        check("threads = 0", &["run", "-t", "none", "Hello"], &["'none' for '--threads <N>'"]);
+        check("threads = 0", &["run", "Hello"], &["'threads in "]);
+        check("cache-ram = \"much\"", &["serve"], &["much", "2GiB"]);
+        check("[serve]\nport = 1", &["serve"], &["`serve`"]);
+        check("port = ", &["serve"], &["TOML"]);
+    }
+
+    #[test]
+    fn a_path_may_begin_in_the_home_directory() {
+        let Some(home) = std::env::var("HOME").ok().filter(|home| !home.is_empty()) else { return };
+        let file = "model = \"~/m.gguf\"\ndraft = \"~/d.gguf\"\nchat-template = \"~/t.jinja\"\nlora = [\"~/a.gguf\"]\n\
+                    lora-scaled = \"~/b.gguf=0.5\"\ncache-disk = \"~/kv\"\nstate-dir = \"~/state\"\nmodels-dir = \"~/models\"";
+        let args = serve(file, &[]);
+        let place = |name: &str| format!("{home}/{name}");
+        let path = |name: &str| PathBuf::from(place(name));
+        assert_eq!((args.model.model, args.cache.draft), (Some(place("m.gguf")), Some(place("d.gguf"))));
+        assert_eq!(args.model.chat_template, Some(path("t.jinja")));
+        assert_eq!(
+            (&args.cache.lora.lora[0], &args.cache.lora.lora_scaled[0].path),
+            (&path("a.gguf"), &path("b.gguf"))
+        );
+        assert_eq!(args.cache.cache_disk.directory(), Some(path("kv")));
+        assert_eq!(
+            (args.state.folder(), args.model.models_dir.directory()),
+            (Some(path("state")), Some(path("models")))
+        );
+        assert_eq!(
+            serve("", &["--state-dir=~/state"]).state.folder(),
+            Some(path("state")),
+            "no shell expands it"
+        );
+    }
+
+    /// Checks every flag that is a file or a directory, of every command.
+    #[test]
+    fn every_path_may_begin_in_the_home_directory() {
+        let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
+        let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) else { return };
+        let mut flags = 0;
+        for sub in command.get_subcommands() {
+            let is_place = |name: &str| ["FILE", "DIR"].contains(&name);
+            let of_places = |arg: &&Arg| {
+                let names = arg.get_value_names().unwrap_or_default();
+                arg.get_long().is_some() && names.iter().any(|name| is_place(name))
+            };
+            for flag in sub.get_arguments().filter(of_places).filter(|flag| flag.get_long() != Some("config"))
+            {
+                let id = flag.get_id().as_str();
+                let words = ["kvik".to_owned(), format!("--{}=~/x", flag.get_long().unwrap())];
+                let matches = Command::new("kvik").arg(flag.clone()).try_get_matches_from(words);
+                let matches = matches.unwrap_or_else(|error| panic!("{} {id}: {error}", sub.get_name()));
+                let read = match matches.try_get_one::<PathBuf>(id) {
+                    Ok(path) => path.cloned(),
+                    // The directory of the disk cache may be a keyword.
+                    Err(_) => matches.get_one::<DiskPlace>(id).and_then(DiskPlace::directory),
+                };
+                assert_eq!(read, Some(Path::new(&home).join("x")), "{} {id}", sub.get_name());
+                flags += 1;
+            }
+        }
+        assert!(flags > 20, "{flags} flags are paths");
+    }
+
+    #[test]
+    fn a_named_file_must_exist() {
+        let args: Vec<OsString> =
+            ["kvik", "--config=/nowhere/kvik.toml", "serve"].map(OsString::from).to_vec();
+        let error = configure(Cli::command(), &args).unwrap_err();
+        assert!(format!("{error:#}").contains("/nowhere/kvik.toml"), "{error:#}");
+    }
+}
