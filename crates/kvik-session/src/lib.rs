@@ -4,7 +4,7 @@
 //! routes, fields, functions.
 //!
 //! ```text
-//! LoadedModel ──▶ OpenedModel ──▶ KvBudget ──▶ Start ──▶ Session { engine, texts, embedder }
+//! LoadedModel ──▶ OpenedModel ──▶ KvBudget ──▶ Start ──▶ Session { engine, texts, embedder, sampling }
 //!    files          weights        memory      tiers
 //!
 //! Chat ──▶ Texts::render ──▶ Texts::encode ──▶ EncodedChat { tokens, reading, constraint, show } ──▶ Engine::submit

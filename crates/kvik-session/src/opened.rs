@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvik_kernels::Pool;
-use kvik_model::load::{Embedding, LoadedModel, Pooling, Ranking};
+use kvik_model::load::{Embedding, LoadedModel, Pooling, Ranking, SamplingDefaults};
 use kvik_model::{Conversion, Model, ModelConfig, ModelError};
 use kvik_text::files::TensorSource;
 use kvik_text::template::{ChatTemplate, TemplateError};
@@ -21,6 +21,8 @@ pub struct OpenedModel<M = Placed> {
     pub template: Option<ChatTemplate>,
     /// How it embeds and ranks.
     pub embedder: Embedder,
+    /// How requests are sampled that set nothing.
+    pub sampling: SamplingDefaults,
 }
 
 /// How a model embeds and ranks.
@@ -65,8 +67,8 @@ impl OpenedModel<Model> {
 
     /// The model as one that may be elsewhere.
     pub fn on_processor(self) -> OpenedModel {
-        let OpenedModel { model, tokenizer, template, embedder } = self;
-        OpenedModel { model: Placed::Processor(Box::new(model)), tokenizer, template, embedder }
+        let OpenedModel { model, tokenizer, template, embedder, sampling } = self;
+        OpenedModel { model: Placed::Processor(Box::new(model)), tokenizer, template, embedder, sampling }
     }
 }
 
@@ -81,12 +83,14 @@ impl<M> OpenedModel<M> {
         classifier: impl FnOnce(&M) -> Option<&[f32]>,
     ) -> Result<OpenedModel<M>, OpenError> {
         let template = loaded.own_template()?;
+        let sampling = loaded.sampling_defaults();
+        loaded.sampling.notes.iter().for_each(|note| tracing::warn!("{note}"));
         let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } =
             loaded;
         let width = config.d_model;
         let model = load(config, tensors)?;
         let classifier = classifier(&model).map(Into::into);
         let embedder = Embedder { pooling, ranking, width, classifier };
-        Ok(OpenedModel { model, tokenizer, template, embedder })
+        Ok(OpenedModel { model, tokenizer, template, embedder, sampling })
     }
 }

@@ -7,6 +7,7 @@ use kvik_engine::engine::{Attached, Engine, EngineConfig, StartError};
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::{KvLayout, Pool};
 use kvik_model::Adapters;
+use kvik_model::load::SamplingDefaults;
 
 use crate::budget::KvBudget;
 use crate::chat::TemplateVariables;
@@ -22,6 +23,8 @@ pub struct Session {
     pub texts: Arc<Texts>,
     /// Embeds and ranks.
     pub embedder: Embedder,
+    /// Sampling of requests that set none.
+    pub sampling: SamplingDefaults,
 }
 
 /// The parts that an engine is started with.
@@ -70,13 +73,13 @@ impl OpenedModel {
     /// If there is no memory for the blocks, or a setting cannot be used.
     pub fn start(self, start: Start) -> Result<Session, SessionError> {
         let Start { pool, layout, cache, engine: config, adapters, variables, attached } = start;
-        let OpenedModel { model, tokenizer, template, embedder } = self;
+        let OpenedModel { model, tokenizer, template, embedder, sampling } = self;
         let context = config.context_tokens;
         let states = config.auxiliary.states_max(cache.blocks);
         let blocks = cache.blocks;
         let room = RunnerRoom { pool, layout, blocks, context, adapters, states, resident: true };
         let engine = Engine::start_with(model.runner(room)?, &tokenizer, cache, config, attached)?;
         let texts = Texts { variables, ..Texts::new(tokenizer, template, context) };
-        Ok(Session { engine, texts: Arc::new(texts), embedder })
+        Ok(Session { engine, texts: Arc::new(texts), embedder, sampling })
     }
 }

@@ -8,6 +8,7 @@ mod embedding;
 mod gguf;
 mod hf;
 mod pooling;
+mod sampling;
 mod settings;
 
 use std::path::Path;
@@ -17,6 +18,7 @@ use check::{check_config, check_layers};
 pub use embedding::{Embedding, Ranking};
 pub use gguf::model_config;
 pub use pooling::{Pooling, UnknownPooling};
+pub use sampling::{FileSampling, SamplingDefaults, SamplingOptions, SamplingSource, Sourced};
 
 use hf::HfConfig;
 use kvik_text::files::bytes::FileBytes;
@@ -43,6 +45,8 @@ pub struct LoadedModel {
     pub tool_template: Option<String>,
     /// Its settings as an embedding model.
     pub embedding: Embedding,
+    /// The sampling that its files recommend.
+    pub sampling: FileSampling,
 }
 
 impl LoadedModel {
@@ -65,8 +69,9 @@ impl LoadedModel {
         let chat_template = file.text("tokenizer.chat_template")?.map(str::to_owned);
         let tool_template = file.text("tokenizer.chat_template.tool_use")?.map(str::to_owned);
         let embedding = Embedding::from_gguf(&file, &config)?;
+        let sampling = FileSampling::from_gguf(&file);
         let tensors = TensorSource::from_gguf(file);
-        Ok(LoadedModel { config, tensors, tokenizer, chat_template, tool_template, embedding })
+        Ok(LoadedModel { config, tensors, tokenizer, chat_template, tool_template, embedding, sampling })
     }
 
     fn from_directory(path: &Path) -> Result<LoadedModel, LoadError> {
@@ -74,7 +79,7 @@ impl LoadedModel {
         let hf_config = HfConfig::new(required(&path.join("config.json"), read_json)?).map_err(bad)?;
         let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
         let config = hf::model_config(&hf_config, &name)?;
-        let HfSettings { chat_template, tool_template, hints } = HfSettings::read(path)?;
+        let HfSettings { chat_template, tool_template, hints, generation } = HfSettings::read(path)?;
         let tokenizer = required(&path.join("tokenizer.json"), read_optional)?;
         let tokenizer = Tokenizer::from_json(&tokenizer, &hints)?;
         if tokenizer.vocab_len() > config.vocab {
@@ -84,7 +89,8 @@ impl LoadedModel {
         let shards = Shards::open(path, hf_config.tie_word_embeddings, hf_config.names(&config))?;
         let tensors = TensorSource::from_shards(shards);
         let embedding = Embedding::from_directory(path, &config)?;
-        Ok(LoadedModel { config, tensors, tokenizer, chat_template, tool_template, embedding })
+        let sampling = FileSampling::from_generation_config(&generation);
+        Ok(LoadedModel { config, tensors, tokenizer, chat_template, tool_template, embedding, sampling })
     }
 }
 
@@ -110,6 +116,11 @@ impl LoadedModel {
             Err(TemplateError::Missing) => Ok(None),
             template => template.map(Some),
         }
+    }
+
+    /// The sampling of requests that set none: as its files recommend, else as its family's makers do, else kvik's own.
+    pub fn sampling_defaults(&self) -> SamplingDefaults {
+        SamplingDefaults::of(&self.config, &self.sampling)
     }
 }
 

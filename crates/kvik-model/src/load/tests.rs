@@ -76,6 +76,23 @@ fn a_file_may_have_a_second_template_for_tools() {
     assert_eq!(rendered(Some("{{ tools | length }}"), tools()), "1");
 }
 
+#[test]
+fn sampling_is_that_of_the_file_then_of_the_family_then_kviks() {
+    let mut writer = base();
+    writer
+        .text("tokenizer.ggml.model", "llama")
+        .f32s("tokenizer.ggml.scores", &[0.0, 0.0])
+        .text("general.name", "SmolLM2 135M Instruct")
+        .u32("general.sampling.top_k", 7)
+        .f32("general.sampling.temp", 9.0);
+    let model = LoadedModel::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap();
+    assert_eq!(model.sampling.notes.len(), 1, "{:?}", model.sampling.notes);
+    assert_eq!(
+        model.sampling_defaults().to_string(),
+        "temperature 0.2 (family SmolLM2), top_k 7 (file), top_p 0.9 (family SmolLM2), min_p 0.05 (kvik)"
+    );
+}
+
 fn config(writer: &GgufWriter) -> Result<ModelConfig, ConfigError> {
     model_config(&Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap())
 }

@@ -8,7 +8,7 @@ use safetensors::{Dtype, tensor::TensorView as Stored};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::load::{LoadError, LoadedModel};
+use crate::load::{LoadError, LoadedModel, SamplingSource};
 use crate::{Arch, Model, ModelConfig, RopeScaling, RopeStyle};
 
 fn base() -> Value {
@@ -194,8 +194,12 @@ fn sharded_directories_are_one_model() {
         json!({"chat_template": [{"name": "default", "template": "T"}, {"name": "tool_use", "template": "U"}],
         "bos_token": null, "eos_token": {"content": "<|im_end|>"}}),
     );
-    extra("generation_config.json", json!({"eos_token_id": [4093, 7, 1u64 << 40]}));
+    let generation = json!({"eos_token_id": [4093, 7, 1u64 << 40], "temperature": 0.6, "top_k": "many"});
+    extra("generation_config.json", generation);
     let model = LoadedModel::open(directory.path()).unwrap();
+    let sampling = model.sampling_defaults();
+    assert_eq!((sampling.temperature.value, sampling.temperature.source), (0.6, SamplingSource::File));
+    assert_eq!((sampling.top_k.source, model.sampling.notes.len()), (SamplingSource::Kvik, 1));
     assert_eq!(model.config.vocab, 4096);
     let q = model.tensors.get("blk.0.attn_q.weight").unwrap();
     assert_eq!((q.ty, q.rows, q.cols, q.data), (WeightType::F16, 16, 16, &[38u8; 512][..]));

@@ -18,6 +18,8 @@ pub struct HfSettings {
     pub tool_template: Option<String>,
     /// Special tokens.
     pub hints: TokenizerHints,
+    /// The contents of `generation_config.json`; null without the file.
+    pub generation: Value,
 }
 
 /// Information on tokens from the other files of a model directory.
@@ -89,6 +91,7 @@ impl HfSettings {
             chat_template: text(&directory.join("chat_template.jinja"))?.or(default),
             tool_template: text(&directory.join("additional_chat_templates/tool_use.jinja"))?.or(tool_use),
             hints,
+            generation,
         })
     }
 }

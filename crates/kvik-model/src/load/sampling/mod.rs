@@ -1,0 +1,297 @@
+//! Sampling where a request sets none: what a model's files recommend, what its family is known for, and kvik's own.
+//!
+//! A setting is taken from the first source that has it, each on its own:
+//!
+//! ```text
+//! request ▶ flag ▶ file (`general.sampling.*`, generation_config.json) ▶ family (a table) ▶ kvik
+//! ```
+
+mod family;
+mod files;
+
+use std::fmt;
+
+use kvik_text::sampler::Sampling;
+
+use crate::ModelConfig;
+
+use family::family_of;
+pub use files::FileSampling;
+
+/// Settings of the sampler, as far as a source has them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SamplingOptions {
+    /// 0 is greedy.
+    pub temperature: Option<f32>,
+    /// Number of the likeliest tokens that are kept; 0 keeps all.
+    pub top_k: Option<usize>,
+    /// Probability that the kept tokens have together.
+    pub top_p: Option<f32>,
+    /// Share of the likeliest token's probability that kept tokens have.
+    pub min_p: Option<f32>,
+    /// Divides the logits of tokens that occurred; 1 is off.
+    pub repetition_penalty: Option<f32>,
+    /// Subtracted once from the logits of generated tokens; 0 is off.
+    pub presence_penalty: Option<f32>,
+    /// Subtracted per occurrence from the logits of generated tokens; 0 is off.
+    pub frequency_penalty: Option<f32>,
+    /// Number of tokens that penalties look back on: -1 for all, 0 for no penalties.
+    pub penalty_last_n: Option<i64>,
+}
+
+impl SamplingOptions {
+    /// No setting.
+    pub const NONE: SamplingOptions = SamplingOptions {
+        temperature: None,
+        top_k: None,
+        top_p: None,
+        min_p: None,
+        repetition_penalty: None,
+        presence_penalty: None,
+        frequency_penalty: None,
+        penalty_last_n: None,
+    };
+
+    /// Whether a penalty is set.
+    pub fn has_penalty(&self) -> bool {
+        let penalties = [self.repetition_penalty, self.presence_penalty, self.frequency_penalty];
+        penalties.iter().any(Option::is_some)
+    }
+}
+
+/// Where a setting comes from, the weakest source first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SamplingSource {
+    /// kvik's own default.
+    Kvik,
+    /// The family of the model, by its name in the table of families.
+    Family(&'static str),
+    /// The model's own files.
+    File,
+    /// A flag of the operator, a variable or a key of a configuration file.
+    Flag,
+    /// The request itself.
+    Request,
+}
+
+impl SamplingSource {
+    /// Its name in answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            SamplingSource::Kvik => "kvik",
+            SamplingSource::Family(_) => "family",
+            SamplingSource::File => "file",
+            SamplingSource::Flag => "flag",
+            SamplingSource::Request => "request",
+        }
+    }
+}
+
+impl fmt::Display for SamplingSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SamplingSource::Family(family) => write!(f, "family {family}"),
+            source => f.write_str(source.name()),
+        }
+    }
+}
+
+/// A setting, and where it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sourced<T> {
+    /// The value in force.
+    pub value: T,
+    /// Its source.
+    pub source: SamplingSource,
+}
+
+impl<T> Sourced<T> {
+    const fn own(value: T) -> Sourced<T> {
+        Sourced { value, source: SamplingSource::Kvik }
+    }
+
+    fn under(self, value: Option<T>, source: SamplingSource) -> Sourced<T> {
+        value.map_or(self, |value| Sourced { value, source })
+    }
+}
+
+/// The settings of the sampler that are in force where a request sets none.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingDefaults {
+    /// As [`SamplingOptions::temperature`].
+    pub temperature: Sourced<f32>,
+    /// As [`SamplingOptions::top_k`].
+    pub top_k: Sourced<usize>,
+    /// As [`SamplingOptions::top_p`].
+    pub top_p: Sourced<f32>,
+    /// As [`SamplingOptions::min_p`].
+    pub min_p: Sourced<f32>,
+    /// As [`SamplingOptions::repetition_penalty`].
+    pub repetition_penalty: Sourced<f32>,
+    /// As [`SamplingOptions::presence_penalty`].
+    pub presence_penalty: Sourced<f32>,
+    /// As [`SamplingOptions::frequency_penalty`].
+    pub frequency_penalty: Sourced<f32>,
+    /// As [`SamplingOptions::penalty_last_n`].
+    pub penalty_last_n: Sourced<i64>,
+}
+
+impl Default for SamplingDefaults {
+    fn default() -> SamplingDefaults {
+        SamplingDefaults::KVIK
+    }
+}
+
+impl SamplingDefaults {
+    /// kvik's own, which are llama.cpp's: a model of which nothing is known answers sensibly with them.
+    pub const KVIK: SamplingDefaults = SamplingDefaults {
+        temperature: Sourced::own(0.8),
+        top_k: Sourced::own(40),
+        top_p: Sourced::own(0.95),
+        min_p: Sourced::own(0.05),
+        repetition_penalty: Sourced::own(1.0),
+        presence_penalty: Sourced::own(0.0),
+        frequency_penalty: Sourced::own(0.0),
+        penalty_last_n: Sourced::own(64),
+    };
+
+    /// Those of a model: its files' where they have them, else its family's, else kvik's.
+    pub(super) fn of(config: &ModelConfig, files: &FileSampling) -> SamplingDefaults {
+        let family = family_of(config.arch, &config.name);
+        let known = family.map_or(SamplingDefaults::KVIK, |family| {
+            SamplingDefaults::KVIK.under(&family.sampling, SamplingSource::Family(family.name))
+        });
+        known.under(&files.options, SamplingSource::File)
+    }
+
+    /// These where `options`, a stronger source, sets nothing.
+    #[must_use]
+    pub fn under(self, options: &SamplingOptions, source: SamplingSource) -> SamplingDefaults {
+        SamplingDefaults {
+            temperature: self.temperature.under(options.temperature, source),
+            top_k: self.top_k.under(options.top_k, source),
+            top_p: self.top_p.under(options.top_p, source),
+            min_p: self.min_p.under(options.min_p, source),
+            repetition_penalty: self.repetition_penalty.under(options.repetition_penalty, source),
+            presence_penalty: self.presence_penalty.under(options.presence_penalty, source),
+            frequency_penalty: self.frequency_penalty.under(options.frequency_penalty, source),
+            penalty_last_n: self.penalty_last_n.under(options.penalty_last_n, source),
+        }
+    }
+
+    /// The sampler's settings, with seed 0.
+    pub fn sampling(&self) -> Sampling {
+        let plain = Sampling {
+            temperature: self.temperature.value,
+            top_k: self.top_k.value,
+            top_p: self.top_p.value,
+            min_p: self.min_p.value,
+            ..Sampling::GREEDY
+        };
+        match self.penalty_last_n.value {
+            0 => plain,
+            last_n => Sampling {
+                repetition_penalty: self.repetition_penalty.value,
+                presence_penalty: self.presence_penalty.value,
+                frequency_penalty: self.frequency_penalty.value,
+                penalty_last_n: usize::try_from(last_n).unwrap_or(0),
+                ..plain
+            },
+        }
+    }
+}
+
+impl fmt::Display for SamplingDefaults {
+    /// Writes the settings on one line, each with its source; penalties that are off are left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SamplingDefaults { temperature, top_k, top_p, min_p, .. } = self;
+        write!(f, "temperature {} ({})", temperature.value, temperature.source)?;
+        write!(f, ", top_k {} ({})", top_k.value, top_k.source)?;
+        write!(f, ", top_p {} ({})", top_p.value, top_p.source)?;
+        write!(f, ", min_p {} ({})", min_p.value, min_p.source)?;
+        let penalties = [
+            ("repetition_penalty", self.repetition_penalty, 1.0),
+            ("presence_penalty", self.presence_penalty, 0.0),
+            ("frequency_penalty", self.frequency_penalty, 0.0),
+        ];
+        let on = penalties.iter().filter(|(_, penalty, off)| penalty.value != *off);
+        let mut count = 0;
+        for (name, penalty, _) in on {
+            count += 1;
+            write!(f, ", {name} {} ({})", penalty.value, penalty.source)?;
+        }
+        if count > 0 {
+            write!(f, ", penalty_last_n {} ({})", self.penalty_last_n.value, self.penalty_last_n.source)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(temperature: f32) -> SamplingOptions {
+        SamplingOptions { temperature: Some(temperature), ..SamplingOptions::NONE }
+    }
+
+    #[test]
+    fn the_strongest_source_that_has_a_setting_decides_it() {
+        use SamplingSource::{Family, File, Flag, Kvik, Request};
+        let layers = [(0.1, Family("F")), (0.2, File), (0.3, Flag), (1.0, Request)];
+        for present in 0..1_u32 << layers.len() {
+            let mut defaults = SamplingDefaults::KVIK;
+            let mut expect = (0.8, Kvik);
+            for (bit, (temperature, source)) in layers.into_iter().enumerate() {
+                let is_set = (present >> bit) & 1 == 1;
+                let options = if is_set { setting(temperature) } else { SamplingOptions::NONE };
+                defaults = defaults.under(&options, source);
+                expect = if is_set { (temperature, source) } else { expect };
+            }
+            let Sourced { value, source } = defaults.temperature;
+            assert_eq!((value, source), expect, "{present:04b}");
+            // The other settings stay with the source that has them.
+            assert_eq!(
+                SamplingDefaults { temperature: Sourced::own(0.8), ..defaults },
+                SamplingDefaults::KVIK
+            );
+        }
+    }
+
+    #[test]
+    fn settings_are_taken_each_on_its_own() {
+        let file = SamplingOptions { top_p: Some(0.9), penalty_last_n: Some(-1), ..setting(0.6) };
+        let flags = SamplingOptions { top_k: Some(0), presence_penalty: Some(0.5), ..SamplingOptions::NONE };
+        let defaults =
+            SamplingDefaults::KVIK.under(&file, SamplingSource::File).under(&flags, SamplingSource::Flag);
+        let expect = Sampling {
+            temperature: 0.6,
+            top_k: 0,
+            top_p: 0.9,
+            min_p: 0.05,
+            presence_penalty: 0.5,
+            penalty_last_n: 0,
+            ..Sampling::GREEDY
+        };
+        assert_eq!(defaults.sampling(), expect);
+        assert_eq!(
+            defaults.to_string(),
+            "temperature 0.6 (file), top_k 0 (flag), top_p 0.9 (file), min_p 0.05 (kvik), \
+             presence_penalty 0.5 (flag), penalty_last_n -1 (file)"
+        );
+    }
+
+    #[test]
+    fn penalties_that_look_back_on_nothing_are_off() {
+        let options = SamplingOptions {
+            repetition_penalty: Some(1.1),
+            presence_penalty: Some(1.0),
+            frequency_penalty: Some(1.0),
+            penalty_last_n: Some(0),
+            ..SamplingOptions::NONE
+        };
+        let sampling = SamplingDefaults::KVIK.under(&options, SamplingSource::Flag).sampling();
+        let penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty);
+        assert_eq!(penalties, (1.0, 0.0, 0.0));
+    }
+}
