@@ -10,7 +10,7 @@ from server import BINARY
 FLAGS = ("--context", "1024", "--memory-recent", "300", "--memory-summary", "64", "--memory-trigger", "120")
 FLAGS += ("--memory-quotes", "0", "--cache-ram", "64MiB")
 # An answer of hundreds of tokens.
-LONG = ("--temperature", "2", "--top-p", "1", "--seed", "6")
+LONG = ("--temperature", "2", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", "6")
 SECONDS = 60
 # What a reader takes at the least before the next turn.
 PAUSE = 0.1

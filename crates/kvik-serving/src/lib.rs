@@ -32,6 +32,7 @@ use std::sync::Arc;
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::Engine;
 use kvik_engine::stats::EngineStats;
+use kvik_model::load::SamplingDefaults;
 use kvik_model::pulse::Life;
 use kvik_session::{Embedder, Texts};
 use kvik_text::template::ChatTemplate;
@@ -117,6 +118,8 @@ pub struct ModelCard {
     pub loaded: u64,
     /// Digest of its weights and configuration.
     pub digest: [u8; 32],
+    /// Sampling of requests that set none, before the server's flags.
+    pub sampling: SamplingDefaults,
 }
 
 impl ModelCard {
@@ -167,6 +170,7 @@ mod tests {
             bytes: 1,
             loaded: 0,
             digest: [0; 32],
+            sampling: SamplingDefaults::KVIK,
         };
         for (source, said, expect) in [
             ("smollm2:135m", "smollm2:135m", true),

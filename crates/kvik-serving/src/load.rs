@@ -6,7 +6,7 @@ use kvik_cache::CacheConfig;
 use kvik_engine::config::usual::DRAFT_ROWS;
 use kvik_engine::engine::{Attached, EngineConfig};
 use kvik_engine::stats::DraftSources;
-use kvik_model::load::url_name;
+use kvik_model::load::{SamplingDefaults, url_name};
 use kvik_session::{KvBudget, Placed, Session, SessionError, Start, TemplateVariables};
 
 use super::{
@@ -102,7 +102,8 @@ pub fn open_with(
     let engine = EngineConfig { calibration, ..within(engine, capacity, draft.is_some()) };
     let idle = cache.retain.retain_idle;
     retaining.check_model(idle.as_ref(), &engine)?;
-    let (card, device, place) = (card(args, model, context, capacity), model.device(), model.place());
+    let card = card(args, (model, opened.sampling), context, capacity);
+    let (device, place) = (model.device(), model.place());
     let OpenTiers { setup: disk, records, disk_line, remote_line } =
         OpenTiers::open(cache, &budget, (engine.model_digest, &place), device.is_some())?;
     let cache = budget.cache(cache.evict, cache.cache_pin.map(|size| size.0));
@@ -125,7 +126,7 @@ pub fn open_with(
 }
 
 fn serving(session: Session, model: ModelCard, retaining: Retaining, lora: LoraAdapters) -> Serving {
-    let Session { engine, texts, embedder } = session;
+    let Session { engine, texts, embedder, .. } = session;
     let cache = Some(engine.clone());
     let (engine, retaining, lora) = (Arc::new(engine), Arc::new(retaining), Arc::new(lora));
     Serving { engine, cache, texts, model, embedder, retaining, lora }
@@ -150,7 +151,12 @@ fn stall() -> Option<Box<dyn FnMut() + Send>> {
     Some(Box::new(wait))
 }
 
-fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) -> ModelCard {
+fn card(
+    args: &ModelArgs,
+    (model, sampling): (&Placed, SamplingDefaults),
+    context: usize,
+    capacity: Capacity,
+) -> ModelCard {
     ModelCard {
         name: url_name(&model.config().name),
         own_name: url_name(&model.config().name),
@@ -162,6 +168,7 @@ fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) ->
         bytes: model.weight_bytes() as u64,
         loaded: unix_seconds(),
         digest: model.digest_within(context),
+        sampling,
     }
 }
 

@@ -21,6 +21,7 @@ mod request;
 mod responses;
 mod route;
 mod routes;
+mod sampling;
 mod sglang;
 mod spoken;
 #[cfg(test)]

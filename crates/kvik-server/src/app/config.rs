@@ -41,7 +41,7 @@ pub struct AppConfig {
     pub secret: Option<Secret>,
     /// Exporter of answers' spans, if any.
     pub spans: Option<Arc<Spans>>,
-    /// Defaults for sampling parameters that a request omits.
+    /// Flags with the sampling of requests that set none.
     pub sampling: SamplingArgs,
     /// Directory of the log of prompts computed for conversations; absent where conversations end with the
     /// process.

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use kvik_cache::Token;
 use kvik_engine::api::RequestError;
 use kvik_memory::memory::{Memory, Surroundings};
+use kvik_model::load::{SamplingDefaults, SamplingSource};
 
 use super::{
     chat_text, config::AppConfig, keys::Keys, node_ids::NodeIds, prompts::Registry,
@@ -86,6 +87,11 @@ impl App {
     /// The current API keys.
     pub(crate) fn keys(&self) -> Arc<Keys> {
         self.server.keys()
+    }
+
+    /// The sampling of requests that set none: that of the server's flags, else that of its model.
+    pub(crate) fn sampling(&self) -> SamplingDefaults {
+        self.serving.model.sampling.under(&self.config.sampling.options(), SamplingSource::Flag)
     }
 
     /// The time by which rates are limited.

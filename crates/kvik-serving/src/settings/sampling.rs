@@ -1,41 +1,76 @@
 //! Defaults for sampling parameters that a request omits.
 
 use clap::Args;
+use kvik_model::load::SamplingOptions;
 
-/// Defaults of requests to OpenAI's routes and llama-server's.
+/// Requests a random seed, as older clients of llama-server do.
+pub const RANDOM_SEED: u64 = 0xffff_ffff;
+
+/// Defaults of requests that set no sampling, in every API. What no flag says is the model's own: what its makers recommend
+/// in its files, or for its family, else 0.8, 40, 0.95 and 0.05.
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// Temperature of requests that set none [default: that of their API]
-    #[arg(long, value_name = "T")]
+    /// Temperature, where a request sets none; 0 always takes the likeliest token [default: what the model's makers
+    /// recommend, else 0.8]
+    #[arg(long, visible_alias = "temperature", value_name = "T", allow_negative_numbers = true)]
     pub temp: Option<f64>,
-    /// Seed of requests that set none; -1 draws one each time [default: -1]
+    /// Seed, where a request sets none: the same seed gives the same text; -1 draws one each time [default: -1]
     #[arg(long, value_name = "SEED", allow_negative_numbers = true)]
     pub seed: Option<i64>,
     /// Tokens of an answer at most, where a request does not say; -1 is as many as the context holds [default: -1]
-    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "max-tokens", value_name = "TOKENS", allow_negative_numbers = true)]
     pub n_predict: Option<i64>,
-    /// Likeliest tokens that are kept, of requests that do not say; 0 and -1 keep all [default: that of their API]
+    /// Keep this many of the likeliest tokens, where a request does not say; 0 and -1 keep all [default: the model's, else 40]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub top_k: Option<i64>,
-    /// Probability that the kept tokens have together, of requests that do not say [default: that of their API]
+    /// Keep the likeliest tokens that have this probability together, likewise [default: the model's, else 0.95]
     #[arg(long, value_name = "P", value_parser = share)]
     pub top_p: Option<f64>,
-    /// Share of the likeliest token's probability that kept tokens have, likewise [default: that of their API]
+    /// Keep tokens with this share of the likeliest one's probability, likewise [default: the model's, else 0.05]
     #[arg(long, value_name = "P", value_parser = share)]
     pub min_p: Option<f64>,
-    /// Divides the logits of tokens that stand there already, likewise [default: 1]
+    /// Divides the logits of tokens that stand there already, likewise [default: the model's, else 1]
     #[arg(long, value_name = "PENALTY", value_parser = repetition)]
     pub repeat_penalty: Option<f64>,
-    /// Tokens that penalties look back on, likewise: -1 for all, 0 for no penalties [default: that of their API]
+    /// Tokens that penalties look back on, likewise: -1 for all, 0 for no penalties [default: the model's, else
+    /// 64; all where a request to OpenAI's API sets a penalty]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub repeat_last_n: Option<i64>,
-    /// Lowers the logits of tokens that stand there already, likewise [default: 0]
+    /// Lowers the logits of tokens that stand there already, likewise [default: the model's, else 0]
     #[arg(long, value_name = "PENALTY", allow_negative_numbers = true, value_parser = penalty)]
     pub presence_penalty: Option<f64>,
-    /// Lowers them as often as they stand there, likewise [default: 0]
+    /// Lowers them as often as they stand there, likewise [default: the model's, else 0]
     #[arg(long, value_name = "PENALTY", allow_negative_numbers = true, value_parser = penalty)]
     pub frequency_penalty: Option<f64>,
+}
+
+impl SamplingArgs {
+    /// The settings of the sampler that the flags set.
+    pub fn options(&self) -> SamplingOptions {
+        let real = |number: Option<f64>| number.map(|number| number as f32);
+        SamplingOptions {
+            // A negative temperature is greedy, as for llama-server.
+            temperature: self.temp.map(|temperature| temperature.max(0.0) as f32),
+            top_k: self.top_k.map(|k| usize::try_from(k).unwrap_or(0)),
+            top_p: real(self.top_p),
+            min_p: real(self.min_p),
+            repetition_penalty: real(self.repeat_penalty),
+            presence_penalty: real(self.presence_penalty),
+            frequency_penalty: real(self.frequency_penalty),
+            penalty_last_n: self.repeat_last_n.map(|last_n| last_n.max(-1)),
+        }
+    }
+
+    /// The seed; random with `None`.
+    pub fn seed(&self) -> Option<u64> {
+        self.seed.and_then(|seed| u64::try_from(seed).ok()).filter(|&seed| seed != RANDOM_SEED)
+    }
+
+    /// Maximum tokens of an answer; as many as the context holds with `None`.
+    pub fn max_tokens(&self) -> Option<usize> {
+        self.n_predict.and_then(|tokens| usize::try_from(tokens).ok())
+    }
 }
 
 fn share(text: &str) -> Result<f64, String> {

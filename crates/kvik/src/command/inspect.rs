@@ -42,6 +42,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     for (name, value) in facts(&loaded) {
         println!("{name:<12} {value}");
     }
+    loaded.sampling.notes.iter().for_each(|note| println!("{:<12} {note}", "note"));
     if args.tensors {
         println!("\n{:<10} {:>16}  tensor", "type", "rows x cols");
         for (name, view) in sorted(&loaded) {
@@ -76,6 +77,7 @@ fn facts(loaded: &LoadedModel) -> Vec<(&'static str, String)> {
         ("kv", format!("{} a token in f16", ByteSize(per_token as u64))),
         ("vocabulary", format!("{} tokens", config.vocab)),
         ("bos, eos", format!("{}, {}", special(tokenizer.bos()), special(tokenizer.eos()))),
+        ("sampling", loaded.sampling_defaults().to_string()),
         ("template", if loaded.chat_template.is_some() { "in the model" } else { "none" }.to_owned()),
     ]
 }

@@ -56,6 +56,9 @@ pub(crate) fn run(args: &RunArgs, matches: &ArgMatches) -> anyhow::Result<()> {
     model.model = named.or(model.model);
     talk::tell_of_names(&model);
     let Loaded { serving, handle, .. } = load::open(&model, &args.cache, Capacity::ONE)?;
+    if args.talk.verbose {
+        eprintln!("sampling: {}", args.talk.sampling_of(&serving.model.sampling));
+    }
     let mut show = |piece: AnswerPiece<'_>| {
         if let AnswerPiece::Content(text) = piece {
             // A reader that closes the pipe early, such as `head`, is no failure.

@@ -124,7 +124,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
     #[command(flatten)]
-    sampling: SamplingArgs,
+    pub(super) sampling: SamplingArgs,
     #[command(flatten)]
     pub(crate) template: TemplateArgs,
     #[command(flatten)]

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use clap::{Command, CommandFactory, FromArgMatches};
 use kvik_engine::free_memory::available_bytes;
 use kvik_memory::memory::make_summaries;
-use kvik_model::load::LoadedModel;
+use kvik_model::load::{LoadedModel, SamplingSource};
 use kvik_shelf::{Kind, Manifest, ModelSource, ShelfFile};
 use tokio::runtime::Handle as Runtime;
 
@@ -289,13 +289,16 @@ impl LoadModel for Loader {
     fn describe(&self) -> anyhow::Result<Described> {
         let args = &self.args;
         file_of(&args.model).context("it is fetched when it is asked for first")?;
-        let LoadedModel { config, tokenizer, chat_template, .. } = args.model.load()?;
+        let loaded = args.model.load()?;
+        let sampling = loaded.sampling_defaults().under(&args.sampling.options(), SamplingSource::Flag);
+        let LoadedModel { config, tokenizer, chat_template, .. } = loaded;
         Ok(Described {
             own_name: config.name,
             family: config.arch.name().to_owned(),
             context: args.cache.context.unwrap_or(config.context),
             vocabulary: tokenizer.vocab_len(),
             template: chat_template,
+            sampling,
         })
     }
 

@@ -9,15 +9,17 @@ use anyhow::anyhow;
 use clap::Args;
 use kvik_cache::Token;
 use kvik_engine::api::{Event, EventSink, Report, Request, Sampling};
+use kvik_memory::random::random;
+use kvik_model::load::{SamplingDefaults, SamplingSource};
 use kvik_session::{Chat, EncodedChat};
 use kvik_shelf::Kind;
 use kvik_text::answer::{AnswerDelta, Reader};
 use kvik_text::tools::Tools;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use kvik_serving::{
     Serving,
-    settings::{logging::say, model::ModelArgs},
+    settings::{logging::say, model::ModelArgs, sampling::SamplingArgs},
 };
 
 /// Maximum names in a note.
@@ -30,21 +32,14 @@ pub(crate) struct TalkArgs {
     /// The system message
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// Sampling temperature; 0 always takes the likeliest token [default: 0 with the embedded model, else 0.7]
-    #[arg(long, value_name = "T")]
-    temperature: Option<f32>,
-    /// Keep the smallest set of tokens whose probability reaches P
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
-    top_p: f32,
-    /// The same seed gives the same text [default: random]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-    /// Tokens of one answer at most [default: the rest of the context]
-    #[arg(long, value_name = "N")]
-    max_tokens: Option<usize>,
     /// Answer without reasoning first, where the model supports it
     #[arg(long)]
     no_think: bool,
+    /// Say which sampling is in force, and where each value comes from: a flag, the model's file, its family or kvik
+    #[arg(long)]
+    pub(crate) verbose: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 /// The statistics of one answer.
@@ -77,40 +72,39 @@ pub(crate) fn tell_of_names(model: &ModelArgs) {
 }
 
 impl TalkArgs {
-    fn temperature(&self, embedded: bool) -> f32 {
-        self.temperature.unwrap_or(if embedded { 0.0 } else { 0.7 })
+    /// The sampling in force: that of the flags, else that of `model`.
+    pub(crate) fn sampling_of(&self, model: &SamplingDefaults) -> SamplingDefaults {
+        model.under(&self.sampling.options(), SamplingSource::Flag)
     }
 
-    fn sampling(&self, embedded: bool) -> Sampling {
-        Sampling {
-            temperature: self.temperature(embedded),
-            top_p: self.top_p,
-            seed: self.seed.unwrap_or_else(kvik_memory::random::random),
-            ..Sampling::GREEDY
-        }
-    }
-
-    /// The flags as fields of a request to the server's routes.
-    pub(crate) fn fields(&self, embedded: bool) -> Value {
-        let mut fields = json!({"temperature": self.temperature(embedded), "top_p": self.top_p});
-        let mut add = |name: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                fields[name] = value;
-            }
-        };
-        add("seed", self.seed.map(Value::from));
-        add("max_tokens", self.max_tokens.map(Value::from));
-        add("enable_thinking", self.no_think.then_some(Value::Bool(false)));
-        fields
+    /// The flags that are set, as fields of a request to the server's routes.
+    pub(crate) fn fields(&self) -> Value {
+        let set = self.sampling.options();
+        let fields = [
+            ("temperature", set.temperature.map(Value::from)),
+            ("top_k", set.top_k.map(Value::from)),
+            ("top_p", set.top_p.map(Value::from)),
+            ("min_p", set.min_p.map(Value::from)),
+            ("repeat_penalty", set.repetition_penalty.map(Value::from)),
+            ("presence_penalty", set.presence_penalty.map(Value::from)),
+            ("frequency_penalty", set.frequency_penalty.map(Value::from)),
+            ("repeat_last_n", set.penalty_last_n.map(Value::from)),
+            ("seed", self.sampling.seed().map(Value::from)),
+            ("max_tokens", self.sampling.max_tokens().map(Value::from)),
+            ("enable_thinking", self.no_think.then_some(Value::Bool(false))),
+        ];
+        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
     /// The engine's request for a prompt.
     pub(crate) fn request(&self, serving: &Serving, prompt: Vec<Token>) -> Request {
+        let seed = self.sampling.seed().unwrap_or_else(random);
+        let max_tokens = self.sampling.max_tokens().unwrap_or(serving.model.context);
         Request {
-            sampling: self.sampling(serving.model.embedded),
+            sampling: Sampling { seed, ..self.sampling_of(&serving.model.sampling).sampling() },
             adapters: serving.lora.usual(),
             retention: serving.retaining.usual(),
-            ..Request::new(prompt, self.max_tokens.unwrap_or(serving.model.context))
+            ..Request::new(prompt, max_tokens)
         }
     }
 

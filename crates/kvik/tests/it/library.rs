@@ -23,7 +23,8 @@ fn answers_are_those_of_kvik_run_to_the_byte() {
     };
     let prompt = "Who are you, and what is a prefix tree?";
     for (seed, temperature) in [(0, 0.0), (7, 0.7), (8, 1.3)] {
-        let flags = ["--max-tokens", "40", "--top-p", "0.95"].map(str::to_owned);
+        let flags =
+            ["--max-tokens", "40", "--top-k", "0", "--top-p", "0.95", "--min-p", "0"].map(str::to_owned);
         let drawing =
             ["--seed", &seed.to_string(), "--temperature", &temperature.to_string()].map(str::to_owned);
         let flags: Vec<&str> = flags.iter().chain(&drawing).map(String::as_str).collect();

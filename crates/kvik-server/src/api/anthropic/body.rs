@@ -20,12 +20,11 @@ use crate::{
             compaction::{self, Compacting, Open},
             constraint::read_schema,
             conversation::{Effort, Thinking, told},
-            defaults::Usual,
+            defaults::RequestDefaults,
             generation::{Manner, Options, stop_strings},
             number::{Fraction, Whole},
             parts::Part,
             place::Place,
-            sampling::unsaid,
         },
     },
     app::{conversations::check_values, keys::Caller, responses::ResponseTurn, state::App},
@@ -240,7 +239,7 @@ pub(super) fn turn(
     keep.lifetime = lifetime(keep.lifetime, &times);
     let keeps = kept(thread, keep.reuse, body)
         .map(|thread| thread.turn((app, caller, &id), new, (tell.system.as_ref(), tell.tools.as_ref())));
-    let mut sampling = unsaid::<Usual>();
+    let mut sampling = RequestDefaults::of(app).sampling();
     sampling.temperature = answer.temperature.map_or(sampling.temperature, |t| f64::from(t) as f32);
     sampling.top_p = answer.top_p.map_or(sampling.top_p, |p| f64::from(p) as f32);
     sampling.top_k = answer.top_k.and_then(Whole::count).unwrap_or(sampling.top_k);

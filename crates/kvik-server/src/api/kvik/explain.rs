@@ -13,13 +13,13 @@ use crate::{
     accounts::tenants::Tenant,
     api::{
         request::{
+            bounds::Usual,
             cache::CacheFields,
             conversation::ChatRequest,
-            defaults::Usual,
+            defaults::RequestDefaults,
             generation::{GenerationFields, Manner, Options},
             parts::{FromBody, Part},
             prompt::Prompt,
-            sampling::unsaid,
         },
         spoken,
     },
@@ -98,7 +98,7 @@ pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(
     let (ModelField { model }, named, generation) = Fields::from_body(body)?;
     app.accept_model(&model)?;
     let encode = |text: &str| app.serving.texts.tokenizer.encode(text, false, true);
-    let options = generation.options(&encode, &app.serving.retaining)?;
+    let options = generation.options(&RequestDefaults::of(app), &encode, &app.serving.retaining)?;
     options.check_unkept()?;
     match named {
         Named::Conversation(conversation) => of_conversation(app, conversation.chat()?, options, body),
@@ -113,7 +113,7 @@ pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(
 /// Returns the options of a conversation in another dialect, as far as they concern the cache.
 fn told_elsewhere(cache: CacheFields, app: &App) -> Result<Options> {
     let manner = Manner {
-        sampling: unsaid::<Usual>(),
+        sampling: RequestDefaults::of(app).sampling(),
         stop: Vec::new(),
         length: None,
         keep: cache.keep()?,

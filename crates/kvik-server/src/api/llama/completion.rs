@@ -1,4 +1,4 @@
-//! `POST /completion`: continues prompts, with llama-server's fields and defaults.
+//! `POST /completion`: continues prompts, with llama-server's fields.
 
 use std::{sync::Arc, time::Instant};
 
@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     api::request::{
-        defaults::Defaults,
+        bounds::Bounds,
+        defaults::RequestDefaults,
         generation::{GenerationFields, Options, logprobs},
         number::{AnyTemperature, Whole},
         parts::{FromBody, Part},
@@ -27,18 +28,14 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// llama-server's defaults.
+/// llama-server's bounds.
 #[derive(Debug)]
 pub(super) struct LlamaServer;
 
-impl Defaults for LlamaServer {
+impl Bounds for LlamaServer {
     type Temperature = AnyTemperature;
 
-    const TEMPERATURE: f32 = 0.8;
-    const TOP_K: usize = 40;
-    const TOP_P: f32 = 0.95;
-    const MIN_P: f32 = 0.05;
-    const PENALTY_LAST_N: usize = 64;
+    const PENALTY_LAST_N: i64 = 64;
     const BIAS_MAX: f64 = 1e9;
     const STOP_STRINGS_MAX: usize = 256;
 }
@@ -94,7 +91,7 @@ impl Asked {
         fields: CompletionFields,
     ) -> Result<Asked> {
         let encode = |text: &str| app.serving.texts.tokenizer.encode(text, false, true);
-        let options = generation.or(&app.config.sampling).options(&encode, &app.serving.retaining)?;
+        let options = generation.options(&RequestDefaults::of(app), &encode, &app.serving.retaining)?;
         options.check_memory()?;
         fields.check_slot(app.serving.model.parallel)?;
         let context = app.serving.model.context;

@@ -9,7 +9,10 @@ use serde_json::json;
 
 use super::{completion::LlamaServer, settings::Settings};
 use crate::{
-    api::request::{generation::GenerationFields, parts::FromBody},
+    api::{
+        request::{defaults::RequestDefaults, generation::GenerationFields, parts::FromBody},
+        sampling::SamplingInForce,
+    },
     app::{keys::Caller, state::App},
     described::JsonSchema,
     http::{error::ApiError, json::Body},
@@ -21,6 +24,8 @@ type Result<T> = std::result::Result<T, ApiError>;
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Props {
     default_generation_settings: DefaultSettings,
+    /// kvik's own: the sampling of requests that set none, and where each value comes from.
+    sampling_defaults: SamplingInForce,
     total_slots: usize,
     model_path: String,
     model_alias: String,
@@ -56,13 +61,15 @@ pub(super) async fn route(
         token.map(|token| String::from_utf8_lossy(tokenizer.token_bytes(token)).into_owned())
     };
     let nothing_said = GenerationFields::<LlamaServer>::from_body(&Body::of(&json!({}))?)?;
-    let options = nothing_said.or(&app.config.sampling).options(&|_| Vec::new(), &app.serving.retaining)?;
+    let defaults = RequestDefaults::of(&app);
+    let options = nothing_said.options(&defaults, &|_| Vec::new(), &app.serving.retaining)?;
     let max_tokens = options.max_tokens(model.context, model.context);
     Ok(Json(Props {
         default_generation_settings: DefaultSettings {
             n_ctx: model.context,
             params: Settings::of(&options, max_tokens, 0, false, tokenizer),
         },
+        sampling_defaults: SamplingInForce::of(&app.sampling()),
         total_slots: model.parallel,
         model_path: model.source.for_caller(caller.admin, &model.name).to_owned(),
         model_alias: model.name.clone(),

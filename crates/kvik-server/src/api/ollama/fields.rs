@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 
 use crate::{
     api::request::{
+        bounds::Bounds,
         cache::CacheFields,
         constraint::read_schema,
         conversation::{Effort, Thinking},
-        defaults::Defaults,
+        defaults::RequestDefaults,
         generation::{LOGPROBS_MAX, Manner, Options, stop_strings},
         number::{AnyTemperature, Fraction, Whole},
         parts::Part,
@@ -24,17 +25,14 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Ollama's defaults.
+/// Ollama's bounds.
 #[derive(Debug)]
 pub(super) struct Ollama;
 
-impl Defaults for Ollama {
+impl Bounds for Ollama {
     type Temperature = AnyTemperature;
 
-    const TEMPERATURE: f32 = 0.8;
-    const TOP_K: usize = 40;
-    const TOP_P: f32 = 0.9;
-    const PENALTY_LAST_N: usize = 64;
+    const PENALTY_LAST_N: i64 = 64;
     const STOP_STRINGS_MAX: usize = 256;
 }
 
@@ -100,7 +98,7 @@ impl HeadFields {
         let encode = |text: &str| app.serving.texts.tokenizer.encode(text, false, true);
         let mut schema_notes = Vec::new();
         let manner = Manner {
-            sampling: sampling.sampling::<Ollama>(&encode)?,
+            sampling: sampling.sampling::<Ollama>(&RequestDefaults::of(app), &encode)?,
             stop: stop_strings("options.stop", own.stop.unwrap_or_default(), STOP_STRINGS_MAX)?,
             length: own.num_predict.map(Whole::get),
             keep: cache.keep()?,

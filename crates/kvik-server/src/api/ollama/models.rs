@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Extension, Json, extract::State};
+use kvik_model::load::SamplingDefaults;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    api::request::parts::Part,
+    api::{request::parts::Part, sampling::SamplingInForce},
     app::{
         body::JsonBody,
         keys::Caller,
@@ -75,13 +76,16 @@ struct Details {
 #[schemars(rename = "OllamaShown")]
 pub(super) struct Shown {
     modelfile: String,
-    parameters: &'static str,
+    /// The sampling of requests that set none, as lines of a Modelfile.
+    parameters: String,
     template: String,
     details: Details,
     /// Numbers and names of its file; one is named by its architecture.
     model_info: Map<String, Value>,
     capabilities: Vec<&'static str>,
     modified_at: String,
+    /// kvik's own: the same sampling, and where each value comes from.
+    sampling_defaults: SamplingInForce,
 }
 
 /// `GET /api/version`
@@ -166,13 +170,28 @@ pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Res
     let source = listed.card.as_ref().map_or(&listed.source, |card| &card.source);
     Ok(Json(Shown {
         modelfile: format!("FROM {}\n", source.for_caller(caller.admin, &listed.name)),
-        parameters: "",
+        parameters: parameters(&described.sampling),
         template,
         details: details_of(described.family.clone()),
         model_info: model_info(&described),
         capabilities,
         modified_at: rfc3339(modified_s, 0),
+        sampling_defaults: SamplingInForce::of(&described.sampling),
     }))
+}
+
+/// Settings of the sampler as lines of a Modelfile; a penalty that is off is left out.
+fn parameters(sampling: &SamplingDefaults) -> String {
+    let repetition = sampling.repetition_penalty.value;
+    let settings = [
+        Some(("temperature", sampling.temperature.value.to_string())),
+        Some(("top_k", sampling.top_k.value.to_string())),
+        Some(("top_p", sampling.top_p.value.to_string())),
+        Some(("min_p", sampling.min_p.value.to_string())),
+        (repetition != 1.0).then(|| ("repeat_penalty", repetition.to_string())),
+    ];
+    let lines = settings.iter().flatten().map(|(name, value)| format!("{name:<30} {value}"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn model_info(described: &Described) -> Map<String, Value> {

@@ -13,9 +13,10 @@ use crate::{
     api::{
         chat::{ChatTurn, Compacted},
         request::{
+            bounds::Usual,
             compaction::ContextFields,
             conversation::ConversationFields,
-            defaults::Usual,
+            defaults::RequestDefaults,
             generation::{GenerationFields, LOGPROBS_MAX},
             number::Whole,
             parts::{FromBody, Part},
@@ -67,7 +68,7 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
     };
     let turn = ChatTurn {
         chat: conversation.chat()?,
-        options: generation.or(&app.config.sampling).options(&encode, &app.serving.retaining)?,
+        options: generation.options(&RequestDefaults::of(app), &encode, &app.serving.retaining)?,
         logprobs: fields.logprobs()?,
         compacted,
         id: name.id.clone(),

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     api::request::{
-        defaults::Usual,
+        bounds::Usual,
+        defaults::RequestDefaults,
         generation::{GenerationFields, Options, logprobs},
         number::Whole,
         parts::{FromBody, Part},
@@ -68,9 +69,8 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
     app.accept_model(&head.model)?;
     let tokenizer = &app.serving.texts.tokenizer;
     let prompts = prompts.prompts()?;
-    let options = generation
-        .or(&app.config.sampling)
-        .options(&|text| tokenizer.encode(text, false, true), &app.serving.retaining)?;
+    let encode = |text: &str| tokenizer.encode(text, false, true);
+    let options = generation.options(&RequestDefaults::of(app), &encode, &app.serving.retaining)?;
     // 0 computes only the prompt, which warms the cache.
     let max_tokens = options.max_tokens(MAX_TOKENS, app.serving.model.context);
     let tokens = prompts.len() * options.choices as usize * max_tokens.min(app.serving.model.context);

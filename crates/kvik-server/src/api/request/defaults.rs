@@ -1,31 +1,46 @@
-//! Default values of body fields: each dialect has its own.
+//! Values of body fields that a request leaves out.
+//!
+//! They are the same in every dialect: an application that changes its API does not change its answers.
 
-use serde::de::DeserializeOwned;
+use kvik_engine::api::Sampling;
+use kvik_memory::random::random;
+use kvik_model::load::SamplingDefaults;
 
-use super::number;
-use crate::described::JsonSchema;
+use crate::app::state::App;
 
-/// A dialect's defaults and bounds; OpenAI's unless overridden.
-pub(crate) trait Defaults {
-    /// Type of the valid temperatures.
-    type Temperature: DeserializeOwned + JsonSchema + Into<f64>;
+/// Mask of seeds that kvik draws and reports: JavaScript represents them exactly.
+const SEED_BITS: u64 = (1 << 53) - 1;
 
-    const TEMPERATURE: f32 = 1.0;
-    const TOP_K: usize = 0;
-    const TOP_P: f32 = 1.0;
-    const MIN_P: f32 = 0.0;
-    /// Number of tokens that penalties look back on; 0 means all.
-    const PENALTY_LAST_N: usize = 0;
-    /// Largest absolute bias.
-    const BIAS_MAX: f64 = 100.0;
-    /// Maximum number of stop strings in one request.
-    const STOP_STRINGS_MAX: usize = 16;
+/// Values of what a request leaves out.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RequestDefaults {
+    /// Settings of the sampler.
+    pub(super) sampling: SamplingDefaults,
+    /// Seed; random with `None`.
+    pub(super) seed: Option<u64>,
+    /// Maximum tokens of an answer; the dialect's with `None`.
+    pub(super) max_tokens: Option<usize>,
 }
 
-/// OpenAI's defaults: sample from the whole distribution; penalties consider the whole answer.
-#[derive(Debug)]
-pub(crate) struct Usual;
+impl RequestDefaults {
+    /// Values of a server: its flags, else those of its model.
+    pub(crate) fn of(app: &App) -> RequestDefaults {
+        let flags = &app.config.sampling;
+        RequestDefaults { sampling: app.sampling(), seed: flags.seed(), max_tokens: flags.max_tokens() }
+    }
 
-impl Defaults for Usual {
-    type Temperature = number::Temperature;
+    /// The sampling of a request that sets nothing.
+    pub(crate) fn sampling(&self) -> Sampling {
+        Sampling { seed: self.seed(), ..self.sampling.sampling() }
+    }
+
+    /// The seed of a request that sets none.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed.unwrap_or_else(random_seed)
+    }
+}
+
+/// A random seed that JavaScript represents exactly.
+pub(super) fn random_seed() -> u64 {
+    random() & SEED_BITS
 }

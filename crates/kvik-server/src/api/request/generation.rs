@@ -1,7 +1,6 @@
 //! Generation settings: the fields that all completion endpoints share.
 //!
-//! Names are OpenAI's, or those of llama-server and vLLM where OpenAI has none. Each dialect has its own
-//! defaults.
+//! Names are OpenAI's, or those of llama-server and vLLM where OpenAI has none.
 
 use std::fmt;
 
@@ -13,9 +12,10 @@ use serde::{
 };
 
 use super::{
+    bounds::Bounds,
     cache::{CacheFields, Keep, RETAIN},
     constraint::ConstraintFields,
-    defaults::Defaults,
+    defaults::RequestDefaults,
     number::Whole,
     parts::{FromBody, Part},
     retain::refused,
@@ -45,14 +45,14 @@ const COPIED_CONSTRAINT_BYTES_MAX: usize = 1 << 20;
 
 /// The fields of a body with its generation settings.
 #[derive(Debug)]
-pub(crate) struct GenerationFields<D: Defaults> {
-    sampling: SamplingFields<D::Temperature>,
+pub(crate) struct GenerationFields<B: Bounds> {
+    sampling: SamplingFields<B::Temperature>,
     end: EndFields,
     constraint: ConstraintFields,
     cache: CacheFields,
 }
 
-impl<D: Defaults> FromBody for GenerationFields<D> {
+impl<B: Bounds> FromBody for GenerationFields<B> {
     fn from_body(body: &Body) -> Result<Self> {
         body.read::<UnsupportedGenerating>()?;
         Ok(GenerationFields {
@@ -68,26 +68,13 @@ impl<D: Defaults> FromBody for GenerationFields<D> {
         generator: &mut schemars::SchemaGenerator,
         schema: &mut serde_json::Map<String, serde_json::Value>,
     ) {
-        SamplingFields::<D::Temperature>::describe(generator, schema);
+        SamplingFields::<B::Temperature>::describe(generator, schema);
         EndFields::describe(generator, schema);
         ConstraintFields::describe(generator, schema);
         CacheFields::describe(generator, schema);
         UnsupportedGenerating::describe(generator, schema);
         LoraFields::describe(generator, schema);
-        let defaults = [
-            ("temperature", serde_json::json!(D::TEMPERATURE)),
-            ("top_k", serde_json::json!(D::TOP_K)),
-            ("top_p", serde_json::json!(D::TOP_P)),
-            ("min_p", serde_json::json!(D::MIN_P)),
-            (
-                "repeat_last_n",
-                serde_json::json!(if D::PENALTY_LAST_N == 0 { -1 } else { D::PENALTY_LAST_N as i64 }),
-            ),
-            ("n", serde_json::json!(1)),
-        ];
-        for (name, default) in defaults {
-            schema["properties"][name]["default"] = default;
-        }
+        schema["properties"]["n"]["default"] = serde_json::json!(1);
     }
 }
 
@@ -110,6 +97,17 @@ struct EndFields {
 }
 
 impl Part for EndFields {}
+
+impl EndFields {
+    /// Maximum length of the answer; `usual` of a request that sets none, or that of the context.
+    fn length(&self, usual: Option<usize>) -> Option<i64> {
+        let set = self.max_completion_tokens.or(self.max_tokens).or(self.n_predict).map(Whole::get);
+        match usual {
+            Some(usual) => Some(set.filter(|&tokens| tokens >= 0).unwrap_or(usual as i64)),
+            None => set,
+        }
+    }
+}
 
 /// Read wherever requests of all dialects are read.
 impl Part for LoraFields {}
@@ -223,33 +221,21 @@ pub(crate) struct Options {
     pub(crate) schema_notes: Vec<String>,
 }
 
-impl<D: Defaults> GenerationFields<D> {
-    /// Fills missing fields with the server's settings.
-    pub(crate) fn or(mut self, usual: &SamplingArgs) -> Self {
-        self.sampling = self.sampling.or(usual);
-        if let Some(usual) = usual.n_predict.filter(|&usual| usual >= 0) {
-            let EndFields { max_completion_tokens, max_tokens, n_predict, .. } = &mut self.end;
-            let said = max_completion_tokens.take().or(max_tokens.take()).or(n_predict.take());
-            let said = said.filter(|said| said.get() >= 0);
-            *n_predict = Some(said.unwrap_or(Whole::of(usual)));
-        }
-        self
-    }
-
-    /// Combines the fields, with the server's retention settings; `encode` tokenizes a text, for biases that
-    /// name one.
+impl<B: Bounds> GenerationFields<B> {
+    /// Combines the fields, with the server's values of those that are missing and its retention settings; `encode`
+    /// tokenizes a text, for biases that name one.
     pub(crate) fn options(
         self,
+        defaults: &RequestDefaults,
         encode: &dyn Fn(&str) -> Vec<Token>,
         retaining: &Retaining,
     ) -> Result<Options> {
         let end = self.end;
-        let length = end.max_completion_tokens.or(end.max_tokens).or(end.n_predict);
         let mut schema_notes = Vec::new();
         let manner = Manner {
-            sampling: self.sampling.sampling::<D>(encode)?,
-            stop: end.stop.unwrap_or_default().texts(D::STOP_STRINGS_MAX)?,
-            length: length.map(Whole::get),
+            sampling: self.sampling.sampling::<B>(defaults, encode)?,
+            length: end.length(defaults.max_tokens),
+            stop: end.stop.unwrap_or_default().texts(B::STOP_STRINGS_MAX)?,
             keep: self.cache.keep()?,
             constraint: self.constraint.constraint(&mut schema_notes)?,
             schema_notes,

@@ -1,6 +1,7 @@
 //! The internal request to which every dialect's body is converted, and the fields that bodies share.
 
 mod billing;
+pub(crate) mod bounds;
 pub(crate) mod cache;
 pub(crate) mod compaction;
 pub(crate) mod constraint;

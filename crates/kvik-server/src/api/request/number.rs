@@ -13,11 +13,6 @@ use crate::described::JsonSchema;
 pub(crate) struct Whole<const MIN: i64, const MAX: i64>(i64);
 
 impl<const MIN: i64, const MAX: i64> Whole<MIN, MAX> {
-    /// Clamps a number to the bounds.
-    pub(crate) fn of(number: i64) -> Self {
-        Whole(number.clamp(MIN, MAX))
-    }
-
     pub(crate) fn get(self) -> i64 {
         self.0
     }

@@ -4,14 +4,15 @@ use std::fmt;
 
 use kvik_cache::Token;
 use kvik_engine::api::Sampling;
-use kvik_memory::random::random;
+use kvik_model::load::{SamplingOptions, SamplingSource};
 use serde::{
     Deserialize, Deserializer,
-    de::{self, DeserializeOwned, IntoDeserializer},
+    de::{self, DeserializeOwned},
 };
 
 use super::{
-    defaults::Defaults,
+    bounds::Bounds,
+    defaults::{RequestDefaults, random_seed},
     logit_bias,
     number::{Fraction, Penalty, Repetition, Whole, whole},
     parts::Part,
@@ -20,14 +21,10 @@ use crate::{
     described::JsonSchema,
     http::{error::ApiError, json::Json},
 };
-use kvik_serving::settings::sampling::SamplingArgs;
+use kvik_serving::settings::sampling::RANDOM_SEED;
 
-/// Mask of seeds that kvik draws and reports: JavaScript represents them exactly.
-const SEED_BITS: u64 = (1 << 53) - 1;
-/// Requests a random seed.
-const RANDOM_SEED: u64 = 0xffff_ffff;
-
-/// How to choose the next token. The temperatures that may be asked for are a dialect's.
+/// How to choose the next token. The temperatures that may be asked for are a dialect's; what is absent is the server's
+/// default, which `/props` tells.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(bound = "T: DeserializeOwned")]
 pub(crate) struct SamplingFields<T> {
@@ -61,79 +58,42 @@ pub(crate) struct SamplingFields<T> {
 
 impl<T: DeserializeOwned + JsonSchema> Part for SamplingFields<T> {}
 
-impl<T: DeserializeOwned> SamplingFields<T> {
-    /// Fills missing fields with the server's settings.
-    pub(super) fn or(mut self, usual: &SamplingArgs) -> Self {
-        self.temperature = self.temperature.or_else(|| number(usual.temp));
-        self.seed =
-            self.seed.or_else(|| usual.seed.map(|seed| Seed(u64::try_from(seed).unwrap_or(RANDOM_SEED))));
-        self.top_k = self.top_k.or(usual.top_k.map(Whole::of));
-        self.top_p = self.top_p.or_else(|| number(usual.top_p));
-        self.min_p = self.min_p.or_else(|| number(usual.min_p));
-        if self.repetition_penalty.is_none() {
-            self.repeat_penalty = self.repeat_penalty.or_else(|| number(usual.repeat_penalty));
-        }
-        self.repeat_last_n = self.repeat_last_n.or(usual.repeat_last_n.map(Whole::of));
-        self.presence_penalty = self.presence_penalty.or_else(|| number(usual.presence_penalty));
-        self.frequency_penalty = self.frequency_penalty.or_else(|| number(usual.frequency_penalty));
-        self
-    }
-}
-
-/// Converts a number of the server's settings to a field; none if it is out of the dialect's range.
-fn number<T: DeserializeOwned>(number: Option<f64>) -> Option<T> {
-    T::deserialize::<de::value::F64Deserializer<de::value::Error>>(number?.into_deserializer()).ok()
-}
-
 impl<T: Into<f64>> SamplingFields<T> {
-    /// Returns the engine's sampling settings; `encode` tokenizes a text, for biases that name one.
-    pub(crate) fn sampling<D: Defaults>(
+    /// Returns the engine's sampling settings: the request's, and `defaults` where it sets none. `encode` tokenizes a text,
+    /// for biases that name one.
+    pub(crate) fn sampling<B: Bounds>(
         self,
+        defaults: &RequestDefaults,
         encode: &dyn Fn(&str) -> Vec<Token>,
     ) -> Result<Sampling, ApiError> {
+        let seed = self.seed.map_or_else(|| defaults.seed(), Seed::drawn);
+        let min_tokens = self.min_tokens.and_then(Whole::count).unwrap_or(0);
+        let (set, bias) = self.split();
+        let mut in_force = defaults.sampling.under(&set, SamplingSource::Request);
+        // A dialect has its own meaning of its penalties; that of penalties which the server sets is the same in all.
+        if set.has_penalty() && in_force.penalty_last_n.source == SamplingSource::Kvik {
+            in_force.penalty_last_n.value = B::PENALTY_LAST_N;
+        }
+        let logit_bias = logit_bias::read(bias, B::BIAS_MAX, encode)?;
+        Ok(Sampling { seed, min_tokens, logit_bias, ..in_force.sampling() })
+    }
+
+    /// The settings that the request sets, and its biases.
+    fn split(self) -> (SamplingOptions, Option<Json>) {
+        let penalty = |penalty: Option<Penalty>| penalty.map(|penalty| f64::from(penalty) as f32);
+        let share = |share: Option<Fraction>| share.map(|share| f64::from(share) as f32);
         let repetition = self.repeat_penalty.or(self.repetition_penalty);
-        let penalty = |penalty: Option<Penalty>| penalty.map_or(0.0, |penalty| f64::from(penalty) as f32);
-        let usual = unsaid::<D>();
-        let mut sampling = Sampling {
-            temperature: self.temperature.map_or(usual.temperature, |temperature| temperature.into() as f32),
-            top_k: self.top_k.map_or(usual.top_k, |k| k.count().unwrap_or(0)),
-            top_p: self.top_p.map_or(usual.top_p, |p| f64::from(p) as f32),
-            min_p: self.min_p.map_or(usual.min_p, |p| f64::from(p) as f32),
-            repetition_penalty: repetition.map_or(1.0, |penalty| f64::from(penalty) as f32),
+        let set = SamplingOptions {
+            temperature: self.temperature.map(|temperature| temperature.into() as f32),
+            top_k: self.top_k.map(|k| k.count().unwrap_or(0)),
+            top_p: share(self.top_p),
+            min_p: share(self.min_p),
+            repetition_penalty: repetition.map(|penalty| f64::from(penalty) as f32),
             presence_penalty: penalty(self.presence_penalty),
             frequency_penalty: penalty(self.frequency_penalty),
-            logit_bias: logit_bias::read(self.logit_bias, D::BIAS_MAX, encode)?,
-            min_tokens: self.min_tokens.and_then(Whole::count).unwrap_or(0),
-            seed: self.seed.map_or(usual.seed, Seed::drawn),
-            ..usual
+            penalty_last_n: self.repeat_last_n.map(Whole::get),
         };
-        match self.repeat_last_n.map(Whole::count) {
-            Some(Some(0)) => {
-                sampling.repetition_penalty = 1.0;
-                sampling.presence_penalty = 0.0;
-                sampling.frequency_penalty = 0.0;
-            }
-            Some(last_n) => sampling.penalty_last_n = last_n.unwrap_or(0),
-            None => {}
-        }
-        Ok(sampling)
-    }
-}
-
-/// Returns a dialect's default sampling settings.
-pub(crate) fn unsaid<D: Defaults>() -> Sampling {
-    Sampling {
-        temperature: D::TEMPERATURE,
-        top_k: D::TOP_K,
-        top_p: D::TOP_P,
-        min_p: D::MIN_P,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        penalty_last_n: D::PENALTY_LAST_N,
-        logit_bias: Vec::new(),
-        min_tokens: 0,
-        seed: Seed(RANDOM_SEED).drawn(),
+        (set, self.logit_bias)
     }
 }
 
@@ -143,7 +103,7 @@ struct Seed(u64);
 
 impl Seed {
     fn drawn(self) -> u64 {
-        if self.0 == RANDOM_SEED { random() & SEED_BITS } else { self.0 }
+        if self.0 == RANDOM_SEED { random_seed() } else { self.0 }
     }
 }
 

@@ -19,11 +19,10 @@ use crate::{
             compaction::{self, ContextFields},
             constraint::read_schema,
             conversation::{Effort, Thinking, told},
-            defaults::Usual,
+            defaults::RequestDefaults,
             generation::{LOGPROBS_MAX, Manner, Options},
             number::{Fraction, Temperature, Whole},
             parts::Part,
-            sampling::unsaid,
         },
     },
     app::{keys::Caller, responses::ResponseTurn, state::App},
@@ -326,7 +325,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
     // A conversation that the server stores is not stored twice, and a private request is not stored at all.
     let stores = keep.store.unwrap_or(true) && keeping.reuse && keeping.conversation.is_none();
     let mut schema_notes = Vec::new();
-    let mut sampling = unsaid::<Usual>();
+    let mut sampling = RequestDefaults::of(app).sampling();
     sampling.temperature = answer.temperature.map_or(sampling.temperature, |t| f64::from(t) as f32);
     sampling.top_p = answer.top_p.map_or(sampling.top_p, |p| f64::from(p) as f32);
     let manner = Manner {

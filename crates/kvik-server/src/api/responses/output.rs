@@ -1,6 +1,7 @@
 //! The response object: the echoed request fields, and the items of the answer as generated so far.
 
 use kvik_engine::api::Report;
+use kvik_model::load::SamplingDefaults;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -139,7 +140,7 @@ impl Output {
             model: app.serving.model.name.clone(),
             background: false,
             error: (),
-            echo: Echo::of(echo),
+            echo: Echo::of(echo, &app.sampling()),
             store: stored,
         };
         Output { base, items: Vec::new() }
@@ -166,7 +167,8 @@ impl Output {
 }
 
 impl Echo {
-    fn of(echo: &Value) -> Echo {
+    /// Returns the fields of a request, and the values in force where it sets none.
+    fn of(echo: &Value, sampling: &SamplingDefaults) -> Echo {
         let said = |name: &str, usual: Value| {
             let said = echo.get(name).filter(|value| !value.is_null()).cloned();
             said.unwrap_or(usual)
@@ -184,16 +186,21 @@ impl Echo {
             reasoning: said("reasoning", json!({"effort": null, "summary": null})),
             safety_identifier: if_said("safety_identifier"),
             service_tier: said("service_tier", json!("default")),
-            temperature: said("temperature", json!(1.0)),
+            temperature: said("temperature", decimal(sampling.temperature.value)),
             text: said("text", json!({"format": {"type": "text"}})),
             tool_choice: said("tool_choice", json!("auto")),
             tools: said("tools", json!([])),
             top_logprobs: said("top_logprobs", json!(0)),
-            top_p: said("top_p", json!(1.0)),
+            top_p: said("top_p", decimal(sampling.top_p.value)),
             truncation: said("truncation", json!("disabled")),
             user: if_said("user"),
         }
     }
+}
+
+/// A number in as few digits as it needs.
+fn decimal(number: f32) -> Value {
+    number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
 impl ResponseUsage {

@@ -30,6 +30,7 @@ mod requests;
 mod responses;
 mod retain;
 mod said_back;
+mod sampling;
 mod sglang;
 mod shelf;
 mod shelf_histories;
@@ -303,6 +304,7 @@ fn serving(name: &str, engine: Arc<Scripted>, template: Option<&str>) -> Serving
         bytes: 1,
         loaded: 7,
         digest: [0; 32],
+        sampling: Default::default(),
     };
     Serving {
         cache: None,

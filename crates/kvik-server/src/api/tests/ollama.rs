@@ -80,10 +80,6 @@ async fn a_prompt_goes_on_from_the_context_of_an_answer() {
 #[tokio::test]
 async fn options_reach_the_engine_by_their_names() {
     let server = Server::saying("Hi.");
-    server.post("/api/chat", whole(hello())).await;
-    let usual = server.asked();
-    let sampling = (usual.sampling.temperature, usual.sampling.top_k, usual.sampling.top_p);
-    assert_eq!(sampling, (0.8, 40, 0.9));
     let options = json!({"temperature": 0, "top_k": 5, "top_p": 0.5, "min_p": 0.1, "seed": 7, "num_predict": 9,
         "stop": ["END"], "repeat_penalty": 1.1, "repeat_last_n": 3, "num_ctx": 4096, "num_gpu": 99});
     server.post("/api/chat", whole(with(hello(), json!({"options": options})))).await;

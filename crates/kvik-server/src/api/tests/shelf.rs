@@ -89,7 +89,8 @@ impl LoadModel for Double {
 
     fn describe(&self) -> anyhow::Result<Described> {
         let family = "llama".to_owned();
-        Ok(Described { own_name: self.name.clone(), family, context: 64, vocabulary: 7, template: None })
+        let (own_name, sampling) = (self.name.clone(), Default::default());
+        Ok(Described { own_name, family, context: 64, vocabulary: 7, template: None, sampling })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
+use kvik_model::load::SamplingDefaults;
 
 use super::{Found, OpenModel, Place, Shelf, there, turns::Phase};
 use crate::{
@@ -41,6 +42,8 @@ pub struct Described {
     pub vocabulary: usize,
     /// The source of its chat template.
     pub template: Option<String>,
+    /// Sampling of requests that set none.
+    pub sampling: SamplingDefaults,
 }
 
 impl Described {
@@ -53,6 +56,7 @@ impl Described {
             context: model.context,
             vocabulary: texts.tokenizer.vocab_len(),
             template: texts.template.as_ref().map(|template| template.source().to_owned()),
+            sampling: app.sampling(),
         }
     }
 }

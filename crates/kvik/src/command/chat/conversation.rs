@@ -120,7 +120,7 @@ impl TerminalChat {
 
     /// The request of a turn: its new messages, and its conversation.
     fn body(&self, text: &str) -> anyhow::Result<Value> {
-        let mut body = self.talk.fields(self.app.serving.model.embedded);
+        let mut body = self.talk.fields();
         let (conversation, mut messages) = match &self.id {
             Some(id) => (id.clone(), Vec::new()),
             None => (self.kept().unused_name(text)?, self.system()),

@@ -109,6 +109,9 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
     serving.chat_template()?;
     let mut screen = Screen::new();
     greet(&mut screen, &serving, ByteSize(budget.bytes()));
+    if args.talk.verbose {
+        screen.line(&format!("sampling: {}", args.talk.sampling_of(&serving.model.sampling)));
+    }
     let (config, remembering) = args.remembering(serving.model.context)?;
     if let Err(why) = &remembering.settings {
         screen.line(&format!("This conversation ends with the context: {why}."));

@@ -2,14 +2,15 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::request::logit_bias::BIASED_BYTES_MAX;
-use crate::api::request::{defaults::Usual, number};
+use crate::api::request::{bounds::Usual, number};
 
 pub(in crate::api::request) fn read(body: Value) -> Result<Options> {
     read_as::<Usual>(body, &|text| text.bytes().map(Token::from).collect())
 }
 
-fn read_as<D: Defaults>(body: Value, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Options> {
-    GenerationFields::<D>::from_body(&Body::of(&body).unwrap())?.options(encode, &Retaining::default())
+fn read_as<B: Bounds>(body: Value, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Options> {
+    let fields = GenerationFields::<B>::from_body(&Body::of(&body).unwrap())?;
+    fields.options(&RequestDefaults::default(), encode, &Retaining::default())
 }
 
 pub(in crate::api::request) fn param(body: Value) -> String {
@@ -19,17 +20,17 @@ pub(in crate::api::request) fn param(body: Value) -> String {
 }
 
 #[test]
-fn the_defaults_are_openais() {
+fn the_defaults_are_kviks() {
     let options = read(json!({"seed": 3})).unwrap();
     let sampling = Sampling {
-        temperature: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.05,
         repetition_penalty: 1.0,
         presence_penalty: 0.0,
         frequency_penalty: 0.0,
-        penalty_last_n: 0,
+        penalty_last_n: 64,
         logit_bias: vec![],
         min_tokens: 0,
         seed: 3,
@@ -97,7 +98,7 @@ fn the_length_of_an_answer_has_three_names_and_no_limit_but_the_context() {
 #[test]
 fn a_dialect_may_have_wider_bounds() {
     struct Wide;
-    impl Defaults for Wide {
+    impl Bounds for Wide {
         type Temperature = number::AnyTemperature;
         const BIAS_MAX: f64 = 1e9;
         const STOP_STRINGS_MAX: usize = 256;
