@@ -1,5 +1,6 @@
 """Chat on the page: what is said is the server's, and what can be done with it."""
 import json
+import re
 import urllib.parse
 
 import pytest
@@ -200,6 +201,10 @@ def test_settings_belong_to_a_conversation_and_are_sent(open_page, between, serv
     page = open_page(port=between.port)
     page.get_by_role("button", name="Settings").click()
     dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Temperature")).to_have_attribute("placeholder", "0 (kvik-tiny)")
+    expect(dialog.get_by_label("Top k")).to_have_attribute("placeholder", "40 (kvik)")
+    expect(dialog.get_by_label("Top k")).to_have_attribute("title", re.compile("kvik's own default"))
+    expect(dialog.get_by_label("Seed")).to_have_attribute("placeholder", "random")
     dialog.get_by_label("System prompt").fill("You are brief.")
     dialog.get_by_label("Temperature").fill("0.25")
     dialog.get_by_label("Tokens at most").fill("7")

@@ -1,6 +1,8 @@
-// The model, the system prompt and the sampling of one conversation. What is left empty is the server's choice.
+// The model, the system prompt and the sampling of one conversation. What is left empty is the server's choice, which
+// stands in the empty field.
 import { ask } from "../dialogs.js";
 import { h, uniqueId } from "../dom.js";
+import { defaultsOf, placeholderOf, sentenceOf } from "./defaults.js";
 import { rememberSettings } from "./kept.js";
 import { settingsOf, systemOf } from "./state.js";
 
@@ -19,14 +21,21 @@ const SWITCHES = [
 
 /** Asks for the settings of a conversation and keeps them. */
 export async function openSettings({ store, api }, id) {
-  const models = await modelsOf(api);
   const { chat } = store.get();
   const before = settingsOf(chat, id);
+  const models = await modelsOf(api);
+  const defaults = models.length > 0 ? await defaultsOf(api, before.model) : {};
   const known = chat.open?.id === id ? systemOf(chat.open.messages) : "";
   const system = h("textarea", { id: uniqueId("system"), rows: 5, value: before.system ?? known });
   const numbers = FIELDS.map((field) => numberField(field, before[field.name]));
+  const show = (all) => numbers.forEach(({ name, showDefault }) => showDefault(all[name]));
+  show(defaults);
   const switches = SWITCHES.map((field) => switchField(field, before[field.name] !== "off"));
-  const model = models.length > 1 ? modelField(models, before.model) : null;
+  const changed = async (name) => {
+    const all = await defaultsOf(api, name);
+    if (model.read().model === name) show(all); // another one may have been chosen meanwhile
+  };
+  const model = models.length > 1 ? modelField(models, before.model, changed) : null;
   const settings = await ask({
     label: "Settings of this conversation",
     content: [
@@ -53,11 +62,13 @@ async function modelsOf(api) {
   return listed.data.map(({ id }) => id);
 }
 
-function modelField(models, value) {
+/** `change(name)` is called with the chosen model, or `undefined`. */
+function modelField(models, value, change) {
   const id = uniqueId("model");
   const option = (name, text) => h("option", { value: name, selected: name === (value ?? "") }, text);
   const select = h("select", { id }, option("", "The one that was used last"), models.map((name) => option(name, name)));
   const read = () => (select.value === "" ? {} : { model: select.value });
+  select.addEventListener("change", () => change(read().model));
   return { element: h("div", { class: "field" }, h("label", { for: id }, "Model"), select), read };
 }
 
@@ -65,7 +76,11 @@ function numberField({ name, label, hint, ...bounds }, value) {
   const id = uniqueId(name);
   const input = h("input", { id, type: "number", placeholder: hint, ...bounds, value: value ?? "" });
   const read = () => (input.value === "" ? {} : { [name]: Number(input.value) });
-  return { element: h("div", { class: "field" }, h("label", { for: id }, label), input), read };
+  const showDefault = (setting) => {
+    input.placeholder = placeholderOf(setting) ?? hint;
+    input.title = setting ? `${sentenceOf(setting)}; ${hint}` : hint;
+  };
+  return { name, element: h("div", { class: "field" }, h("label", { for: id }, label), input), read, showDefault };
 }
 
 function switchField({ name, label }, on) {

@@ -27,7 +27,7 @@ use crate::{
     described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
-use kvik_serving::{retaining::Retaining, settings::sampling::SamplingArgs};
+use kvik_serving::retaining::Retaining;
 
 type Result<T> = std::result::Result<T, ApiError>;
 

@@ -4,7 +4,7 @@ use kvik_engine::api::Sampling;
 use kvik_model::load::{SamplingDefaults, SamplingOptions, SamplingSource};
 
 use super::*;
-use crate::settings::sampling::SamplingArgs;
+use kvik_serving::settings::sampling::SamplingArgs;
 
 /// Fields of one request.
 struct Fields {
