@@ -1,12 +1,16 @@
 //! The directory of named models.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use kvik_engine::free_memory::available_bytes;
 use kvik_shelf::Shelf;
 
 use super::{dirs, logging::say};
+
+/// Divisor of the free memory for the weights of a pulled model; the rest is for its keys and values, and for others.
+const WEIGHTS_SHARE: u64 = 2;
 
 /// The directory of the shelf.
 #[derive(Debug, Clone, Default, Args)]
@@ -26,13 +30,18 @@ impl ModelsDirArgs {
     /// The shelf in that directory. The default one takes over downloads of versions without names.
     pub fn shelf(&self) -> anyhow::Result<Shelf> {
         if let Some(dir) = &self.models_dir {
-            return Ok(Shelf::open(dir));
+            return Ok(open(dir));
         }
         let cache = dirs::cache().context("there is no directory for models; set KVIK_MODELS_DIR")?;
-        let shelf = Shelf::open(&cache.join("models"));
+        let shelf = open(&cache.join("models"));
         if let Err(error) = shelf.take_over(&cache.join("hub")) {
             say(&format!("note: earlier downloads stay where they are: {error}"));
         }
         Ok(shelf)
     }
+}
+
+/// The shelf in a directory, whose pulls choose files that fit this machine.
+fn open(dir: &Path) -> Shelf {
+    Shelf::open(dir).with_memory(available_bytes().map(|free| free / WEIGHTS_SHARE))
 }

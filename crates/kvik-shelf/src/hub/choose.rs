@@ -1,5 +1,7 @@
 //! Chooses the files of a repository that form a model or an adapter.
 
+use std::{cmp::Reverse, collections::HashMap};
+
 use super::RemoteFile;
 use crate::{HubSpec, Progress, ShelfError, split::SplitName};
 
@@ -25,10 +27,11 @@ pub(crate) struct ModelFiles<'a> {
     pub(crate) model: Option<String>,
 }
 
-/// Chooses the requested file or quantisation, else the best GGUF file, else the safetensors.
+/// Chooses the requested file or quantisation, else the best GGUF file that fits `memory_bytes`, else the safetensors.
 pub(crate) fn choose<'a>(
     spec: &HubSpec,
     files: &'a [RemoteFile],
+    memory_bytes: Option<u64>,
     progress: &dyn Progress,
 ) -> Result<ModelFiles<'a>, ShelfError> {
     let repo = spec.repository();
@@ -40,7 +43,7 @@ pub(crate) fn choose<'a>(
         return with_parts(&repo, file, files);
     }
     let ggufs: Vec<&RemoteFile> = models(files).collect();
-    if let Some(file) = best(&ggufs) {
+    if let Some(file) = best(&ggufs, files, memory_bytes) {
         if ggufs.len() > 1 {
             progress.note(&format!(
                 "hf:{repo} has {} GGUF models; taking {} (to choose: hf:{repo}:FILE or hf:{repo}:Q4_K_M, of {})",
@@ -79,12 +82,36 @@ fn has_word(path: &str, word: &str) -> bool {
     })
 }
 
-fn best<'a>(ggufs: &[&'a RemoteFile]) -> Option<&'a RemoteFile> {
+/// The first preferred quantisation that fits, else the largest file that fits, else the smallest. What has no size
+/// fits.
+fn best<'a>(
+    models: &[&'a RemoteFile],
+    files: &[RemoteFile],
+    memory_bytes: Option<u64>,
+) -> Option<&'a RemoteFile> {
+    let sizes = files.iter().map(|file| (file.path.as_str(), file.size())).collect();
+    let size = |file: &RemoteFile| size_with_parts(&file.path, &sizes);
+    let fits =
+        |file: &&&'a RemoteFile| memory_bytes.zip(size(file)).is_none_or(|(memory, size)| size <= memory);
     let rank = |file: &RemoteFile| {
         let name = file.path.to_ascii_lowercase();
-        PREFERRED.iter().position(|quant| name.contains(quant)).unwrap_or(PREFERRED.len())
+        PREFERRED.iter().position(|quant| name.contains(quant))
     };
-    ggufs.iter().min_by_key(|file| (rank(file), &file.path)).copied()
+    let preferred = models.iter().filter(fits).filter_map(|file| Some((rank(file)?, &file.path, *file)));
+    let preferred = preferred.min_by_key(|(rank, path, _)| (*rank, *path)).map(|(.., file)| file);
+    let by_size = |file: &&&'a RemoteFile| (size(file), Reverse(&file.path));
+    preferred
+        .or_else(|| models.iter().filter(fits).max_by_key(by_size).copied())
+        .or_else(|| models.iter().min_by_key(by_size).copied())
+}
+
+/// The size of a file together with the other parts of its model, if the hub states all of them.
+fn size_with_parts(path: &str, sizes: &HashMap<&str, Option<u64>>) -> Option<u64> {
+    let size = |path: &str| *sizes.get(path)?;
+    match SplitName::of(path).filter(|split| split.is_sensible()) {
+        Some(split) => split.all().try_fold(0u64, |sum, part| sum.checked_add(size(&part)?)),
+        None => size(path),
+    }
 }
 
 /// A file together with the other parts of its model, if it is split.
@@ -154,7 +181,8 @@ mod tests {
     fn chosen(spec: &str, names: &[&str]) -> Result<(Option<String>, Vec<String>), String> {
         let ModelSource::Hub(spec) = format!("hf:{spec}").parse().unwrap() else { panic!("{spec}") };
         let files = files(names);
-        let ModelFiles { files, model } = choose(&spec, &files, &Quiet).map_err(|error| error.to_string())?;
+        let chosen = choose(&spec, &files, None, &Quiet).map_err(|error| error.to_string());
+        let ModelFiles { files, model } = chosen?;
         Ok((model, files.iter().map(|file| file.path.clone()).collect()))
     }
 
@@ -169,6 +197,43 @@ mod tests {
         check(&["mmproj-q8_0.gguf", "m-Q2_K.gguf"], Some("m-Q2_K.gguf"));
         check(&["config.json", "model.safetensors", "tokenizer.json", "README.md"], None);
         check(&["adapter_config.json", "adapter_model.safetensors"], None);
+    }
+
+    #[test]
+    fn the_best_file_is_one_that_fits_the_memory() {
+        let sizes = [
+            ("m-Q8_0.gguf", 80),
+            ("m-Q4_K_M.gguf", 48),
+            ("m-Q2_K.gguf", 30),
+            ("m-IQ1_S.gguf", 20),
+            ("BF16/m-BF16-00001-of-00002.gguf", 80),
+            ("BF16/m-BF16-00002-of-00002.gguf", 80),
+        ];
+        let file =
+            |(path, size): (&str, u64)| RemoteFile { path: path.to_owned(), size: Some(size), lfs: None };
+        let files = sizes.map(file);
+        let check = |spec: &str, memory_bytes: u64, expect: &str| {
+            let ModelSource::Hub(spec) = spec.parse().unwrap() else { panic!("{spec}") };
+            let chosen = choose(&spec, &files, Some(memory_bytes), &Quiet).unwrap();
+            assert_eq!(chosen.model.as_deref(), Some(expect), "{spec} in {memory_bytes}");
+        };
+        check("hf:o/r", 1000, "m-Q8_0.gguf");
+        check("hf:o/r", 79, "m-Q4_K_M.gguf");
+        check("hf:o/r", 47, "m-Q2_K.gguf");
+        check("hf:o/r", 20, "m-IQ1_S.gguf");
+        check("hf:o/r", 1, "m-IQ1_S.gguf");
+        check("hf:o/r:Q8_0", 1, "m-Q8_0.gguf");
+    }
+
+    #[test]
+    fn the_size_of_a_split_model_is_that_of_all_its_parts() {
+        let [one, two] = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+        let size =
+            |parts: &[(&'static str, Option<u64>)]| size_with_parts(one, &parts.iter().copied().collect());
+        assert_eq!(size(&[(one, Some(80)), (two, Some(70))]), Some(150));
+        assert_eq!(size(&[(one, Some(80)), (two, None)]), None);
+        assert_eq!(size(&[(one, Some(80))]), None, "a part is missing");
+        assert_eq!(size(&[(one, Some(u64::MAX)), (two, Some(1))]), None, "no sum overflows");
     }
 
     #[test]

@@ -29,6 +29,8 @@ const NAMES_TOLD: usize = 20;
 pub struct Shelf {
     dir: PathBuf,
     hub: Hub,
+    /// Bytes that a pulled model may take where its source leaves the file open.
+    memory_bytes: Option<u64>,
 }
 
 /// All manifests of a shelf.
@@ -60,12 +62,17 @@ pub struct Removed {
 impl Shelf {
     /// The shelf in a directory, which is created when something is put there; downloads come from [`Hub::from_env`].
     pub fn open(dir: &Path) -> Shelf {
-        Shelf { dir: dir.to_owned(), hub: Hub::from_env() }
+        Shelf { dir: dir.to_owned(), hub: Hub::from_env(), memory_bytes: None }
     }
 
     /// The shelf with another hub.
     pub fn with_hub(self, hub: Hub) -> Shelf {
         Shelf { hub, ..self }
+    }
+
+    /// The shelf whose pulls choose files of at most these bytes, where a source leaves the file open and there is one.
+    pub fn with_memory(self, memory_bytes: Option<u64>) -> Shelf {
+        Shelf { memory_bytes, ..self }
     }
 
     /// Its directory.

@@ -34,7 +34,7 @@ impl Shelf {
         let lock = open_lock(&self.hub_dir())?;
         lock.lock_shared().map_err(ShelfError::io(&self.hub_dir()))?;
         let repository = self.hub.list(spec, progress)?;
-        let chosen = choose(spec, &repository.files, progress)?;
+        let chosen = choose(spec, &repository.files, self.memory_bytes, progress)?;
         let fetch =
             Fetch { shelf: self, spec, commit: repository.commit.as_deref(), files: &repository.files };
         let mut round = 1;
