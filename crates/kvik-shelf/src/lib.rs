@@ -19,6 +19,7 @@ mod manifest;
 mod name;
 mod progress;
 mod shelf;
+mod short_name;
 mod source;
 mod split;
 #[cfg(test)]
@@ -34,4 +35,5 @@ pub use manifest::{Manifest, ShelfFile};
 pub use name::ModelName;
 pub use progress::{Progress, Quiet};
 pub use shelf::{Listing, Removed, Shelf};
+pub use short_name::{Short, ShortName};
 pub use source::{HubSpec, ModelSource};

@@ -17,7 +17,7 @@ use std::{
 };
 
 use crate::{
-    Hub, Kind, Manifest, ModelName, ModelSource, ShelfError, ShelfFile, alike::suggestion, disk,
+    Hub, Kind, Manifest, ModelName, ModelSource, ShelfError, ShelfFile, ShortName, alike::suggestion, disk,
     manifest::HUB_DIRECTORY, source::HubSpec,
 };
 
@@ -214,8 +214,13 @@ impl Shelf {
                 "models of the Hugging Face hub are written hf:owner/repo, as hf:Qwen/Qwen3-0.6B-GGUF".into()
             }
         };
-        let meant = suggestion(&text, &self.list().unwrap_or_default().names());
-        let remedy = if meant.is_empty() { hub } else { format!("{meant}That is here by its name; {hub}") };
+        let here = suggestion(&text, &self.list().unwrap_or_default().names());
+        let short = suggestion(&text, &ShortName::all().iter().map(|row| row.name).collect::<Vec<_>>());
+        let remedy = match (here.as_str(), short.as_str()) {
+            ("", "") => hub,
+            ("", short) => format!("{short}That is a short name of the hub; {hub}"),
+            (here, _) => format!("{here}That is here by its name; {hub}"),
+        };
         ShelfError::NoSuchPath { text, remedy }
     }
 

@@ -57,6 +57,7 @@ fn a_source_that_is_not_there_is_told_how_sources_are_written() {
     says(&refused("Qwen/Qwen3-0.6B-GGUF"), &["is written hf:Qwen/Qwen3-0.6B-GGUF"]);
     says(&refused("models/mine.gguf"), &["models/mine.gguf", "hf:owner/repo"]);
     says(&refused("shor"), &["did you mean `short`?"]);
+    says(&refused("qwen3:0.7b"), &["did you mean one of `qwen3:0.6b`", "short name of the hub"]);
 }
 
 #[test]
