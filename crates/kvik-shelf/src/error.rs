@@ -162,8 +162,8 @@ pub enum ShelfError {
         /// The target.
         to: String,
     },
-    /// The response is not a list of files.
-    #[error("{url} does not answer with a list of files: {reason}")]
+    /// The response is not the list that was asked for.
+    #[error("{url} does not answer as a hub does: {reason}")]
     BadListing {
         /// The requested URL.
         url: String,

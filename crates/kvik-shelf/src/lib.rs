@@ -29,7 +29,7 @@ pub mod tls;
 
 pub use alike::alike;
 pub use error::ShelfError;
-pub use hub::Hub;
+pub use hub::{FoundRepository, Hub};
 pub use kind::Kind;
 pub use manifest::{Manifest, ShelfFile};
 pub use name::ModelName;

@@ -5,11 +5,12 @@
 
 mod choose;
 mod retry;
+mod search;
 mod url;
 
 use std::{ops::Range, path::Path, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use ureq::{
     Agent, Body,
     http::{Response, StatusCode, header},
@@ -17,6 +18,7 @@ use ureq::{
 
 pub(crate) use choose::{ModelFiles, choose, names};
 pub(crate) use retry::{Retry, sleep};
+pub use search::FoundRepository;
 
 use crate::{
     HubSpec, Progress, ShelfError, disk,
@@ -154,16 +156,22 @@ impl Hub {
             None => format!("hf:{repository}"),
         };
         let asked = Asked { url: &url, what: &what, remedy: ABSENT, page: &self.page(&repository) };
-        let Answer { response, .. } = self.get(&asked, None)?;
-        let text = response.into_body().into_with_config().limit(LISTING_MAX).read_to_vec();
-        let text =
-            text.map_err(|source| ShelfError::Unreachable { url: url.clone(), source: Box::new(source) })?;
-        let bad = |error: serde_json::Error| ShelfError::BadListing { url, reason: error.to_string() };
-        let mut listed: Repository = serde_json::from_slice(&text).map_err(bad)?;
+        let mut listed: Repository = self.get_json(&asked, LISTING_MAX)?;
         // Hidden files are not part of a model, and a name that leaves the directory is never accepted.
         listed.files.retain(|file| safe_path(&file.path).is_some());
         listed.commit = listed.commit.filter(|commit| is_revision(commit) && !commit.contains('/'));
         Ok(listed)
+    }
+
+    /// Requests a URL that answers with JSON of at most `bytes_max` bytes.
+    fn get_json<T: DeserializeOwned>(&self, asked: &Asked<'_>, bytes_max: u64) -> Result<T, ShelfError> {
+        let url = asked.url.to_owned();
+        let Answer { response, .. } = self.get(asked, None)?;
+        let text = response.into_body().into_with_config().limit(bytes_max).read_to_vec();
+        let text =
+            text.map_err(|source| ShelfError::Unreachable { url: url.clone(), source: Box::new(source) })?;
+        let bad = |error: serde_json::Error| ShelfError::BadListing { url, reason: error.to_string() };
+        serde_json::from_slice(&text).map_err(bad)
     }
 
     /// The page of a repository, where licences are accepted.

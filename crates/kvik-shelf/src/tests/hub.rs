@@ -176,3 +176,32 @@ fn listings_that_are_none_are_errors() {
         assert!(matches!(error, ShelfError::BadListing { .. }), "{body}: {error}");
     }
 }
+
+#[test]
+fn a_search_shows_repositories_that_a_pull_would_take() {
+    let answer = r#"[
+        {"id": "Qwen/Qwen3-0.6B-GGUF", "downloads": 90000, "gated": false, "likes": 3},
+        {"id": "o/gated", "gated": "manual"},
+        {"id": "../x"}, {"id": "o/r@main"}, {"id": "o/r\u001b[2J"}, {"id": "alone"}
+    ]"#;
+    let web = Web::serve(move |_| WebAnswer::new("200 OK", answer.as_bytes()));
+    let found = hub_at(&web.url).search("qwen 3&x=", 20, &Quiet).unwrap();
+    let found: Vec<_> =
+        found.iter().map(|one| (one.source.to_string(), one.downloads, one.is_gated)).collect();
+    assert_eq!(found, [("Qwen/Qwen3-0.6B-GGUF".to_owned(), 90_000, false), ("o/gated".to_owned(), 0, true)]);
+    let asked = &web.seen()[0].path;
+    assert!(asked.starts_with("/api/models?search=qwen%203%26x%3D&filter=gguf&"), "{asked}");
+    assert_eq!(hub_at(&web.url).search("qwen", 1, &Quiet).unwrap().len(), 1, "no more than were asked for");
+}
+
+#[test]
+fn searches_that_have_no_answer_are_errors() {
+    for body in ["", "{}", "<html>", "[{}]"] {
+        let web = Web::serve(move |_| WebAnswer::new("200 OK", body.as_bytes()));
+        let error = hub_at(&web.url).search("qwen", 20, &Quiet).unwrap_err();
+        assert!(matches!(error, ShelfError::BadListing { .. }), "{body}: {error}");
+    }
+    says(&hub_at("http://127.0.0.1:1").search("qwen", 20, &Quiet).unwrap_err(), &["cannot be reached"]);
+    let web = Web::serve(|_| WebAnswer::new("404 Not Found", b""));
+    says(&hub_at(&web.url).search("qwen", 20, &Quiet).unwrap_err(), &["the search", "hf:owner/repo"]);
+}
