@@ -34,6 +34,6 @@ pub use kind::Kind;
 pub use manifest::{Manifest, ShelfFile};
 pub use name::ModelName;
 pub use progress::{Progress, Quiet};
-pub use shelf::{Listing, Removed, Shelf};
+pub use shelf::{DefaultModel, Listing, Removed, Shelf};
 pub use short_name::{Short, ShortName};
 pub use source::{HubSpec, ModelSource};

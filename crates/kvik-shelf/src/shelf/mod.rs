@@ -4,9 +4,12 @@
 //! the lock `names/.lock`, which is held briefly. A download holds `hub/.lock` as a shared lock for its whole
 //! duration, so that no process removes the files before they are named.
 
+mod default;
 mod earlier;
 mod files;
 mod pull;
+
+pub use default::DefaultModel;
 
 use std::{
     collections::HashSet,

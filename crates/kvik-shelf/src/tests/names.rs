@@ -158,3 +158,38 @@ fn a_directory_that_cannot_be_written_is_read() {
     assert_eq!(nowhere.list().unwrap().manifests, []);
     assert!(!dir.path().join("nowhere").exists(), "looking makes no directory");
 }
+
+#[test]
+fn the_default_is_the_chosen_model_or_the_last_one() {
+    let (shelf, dir, _) = two_names();
+    let default = |shelf: &Shelf| {
+        let found = shelf.default_model().unwrap();
+        found.map(|found| (found.manifest.name.to_string(), found.is_chosen))
+    };
+    let age = |name: &str, added_s: u64| {
+        let path = dir.path().join("models/names").join(name);
+        let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        manifest["added"] = added_s.into();
+        fs::write(path, manifest.to_string()).unwrap();
+    };
+    assert_eq!(default(&Shelf::open(&dir.path().join("none"))), None);
+    age("short.json", 10);
+    assert_eq!(default(&shelf), Some(("o/r".to_owned(), false)));
+    age("short.json", 1 << 40);
+    assert_eq!(default(&shelf), Some(("short".to_owned(), false)));
+    shelf.set_default(Some(&"o/r".parse().unwrap())).unwrap();
+    assert_eq!(default(&shelf), Some(("o/r".to_owned(), true)));
+    says(&shelf.set_default(Some(&"long".parse().unwrap())).unwrap_err(), &["`long`", "short"]);
+    let chosen = dir.path().join("models/names/.default");
+    for hostile in ["", "../x", "\0", &"x".repeat(5_000)] {
+        fs::write(&chosen, hostile).unwrap();
+        assert_eq!(default(&shelf), Some(("short".to_owned(), false)), "{hostile}");
+    }
+    shelf.set_default(Some(&"o/r".parse().unwrap())).unwrap();
+    shelf.remove("o/r").unwrap();
+    assert_eq!(default(&shelf), Some(("short".to_owned(), false)), "a name that is gone is none");
+    shelf.set_default(None).unwrap();
+    assert!(!chosen.exists());
+    shelf.remove("short").unwrap();
+    assert_eq!(default(&shelf), None);
+}
