@@ -7,12 +7,13 @@ use std::{
 
 use anyhow::{Context, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use kvik_shelf::{HubSpec, Kind, Manifest, ModelName, ModelSource, Progress, Shelf, ShelfError};
+use kvik_shelf::{Kind, Manifest, ModelName, ModelSource, Progress, Shelf};
 
+use super::names::{self, Named};
 use crate::settings::{logging::say, models_dir::ModelsDirArgs, size::ByteSize};
 
 /// The path of a model: a file, a name, or a source on the hub, which is downloaded if need be.
-pub(super) fn model(text: &str, dir: &ModelsDirArgs) -> anyhow::Result<PathBuf> {
+pub fn model(text: &str, dir: &ModelsDirArgs) -> anyhow::Result<PathBuf> {
     Ok(locate(text, Kind::Model, dir)?.path)
 }
 
@@ -24,10 +25,8 @@ pub(super) fn adapter(file: &Path, dir: &ModelsDirArgs) -> anyhow::Result<Locate
 
 /// The path of a model or an adapter; `None` if it is still to be downloaded.
 pub fn without_download(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Option<PathBuf>> {
-    let is_here = match text.parse()? {
-        ModelSource::Hub(spec) if !Path::new(text).exists() => downloaded(&dir.shelf()?, &spec)?.is_some(),
-        _ => true,
-    };
+    let is_here =
+        Path::new(text).exists() || matches!(names::find(&dir.shelf()?, text, kind)?, Named::Here(_));
     Ok(if is_here { Some(locate(text, kind, dir)?.path) } else { None })
 }
 
@@ -58,9 +57,9 @@ fn locate(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Located
         return Ok(Located { path: path.to_owned(), name: stem(path) });
     }
     let shelf = dir.shelf()?;
-    let manifest = match text.parse()? {
-        ModelSource::Hub(spec) => of_hub(&shelf, spec)?,
-        ModelSource::Path(_) => named(&shelf, text, kind)?,
+    let manifest = match names::find(&shelf, text, kind)? {
+        Named::Here(manifest) => *manifest,
+        Named::OnHub { source, name } => pull(&shelf, &source, &name)?,
     };
     match (kind, manifest.kind) {
         (Kind::Model, Kind::Adapter) => {
@@ -69,36 +68,6 @@ fn locate(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Located
         (Kind::Adapter, Kind::Model) => bail!("`{text}` is a model, not a LoRA adapter; -m takes it"),
         _ => Ok(Located { path: shelf.path(&manifest)?, name: manifest.name.to_string() }),
     }
-}
-
-/// The manifest of a name.
-fn named(shelf: &Shelf, name: &str, kind: Kind) -> anyhow::Result<Manifest> {
-    let takes = match kind {
-        Kind::Model => "-m takes a GGUF file, a Hugging Face directory, a name, or hf:owner/repo[:file]",
-        Kind::Adapter => "--lora takes a GGUF file, a name, or hf:owner/repo[:file]",
-    };
-    match shelf.find(name) {
-        Err(ShelfError::UnknownName { .. } | ShelfError::BadName { .. }) => bail!(
-            "there is no {} at {name}, and none of this name: {}; {takes}",
-            kind.name(),
-            shelf.names_told(name)
-        ),
-        found => Ok(found?),
-    }
-}
-
-/// The manifest of a model on the hub; needs no network if it was downloaded before.
-fn of_hub(shelf: &Shelf, spec: HubSpec) -> anyhow::Result<Manifest> {
-    if let Some(found) = downloaded(shelf, &spec)? {
-        return Ok(found);
-    }
-    let source = ModelSource::Hub(spec);
-    pull(shelf, &source, &source.default_name()?)
-}
-
-/// The manifest of a downloaded source on the hub, under any name.
-fn downloaded(shelf: &Shelf, spec: &HubSpec) -> anyhow::Result<Option<Manifest>> {
-    Ok(shelf.find_source(spec)?.filter(|found| shelf.path(found).is_ok()))
 }
 
 /// Pulls a model, with a progress bar for each of its files.

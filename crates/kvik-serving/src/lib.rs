@@ -19,6 +19,7 @@ pub mod kv_events;
 pub mod load;
 pub mod lora;
 pub mod measured;
+pub mod names;
 mod no_template;
 pub mod open;
 mod remote;

@@ -77,7 +77,7 @@ impl ModelArgs {
     pub fn load(&self) -> anyhow::Result<LoadedModel> {
         // An invalid choice of instruction set must fail before minutes of downloading and loading.
         Isa::chosen()?;
-        let mut loaded = match &self.model {
+        let mut loaded = match self.named() {
             None => embedded()?,
             Some(model) => {
                 let path = fetch::model(model, &self.models_dir)?;

@@ -2,7 +2,8 @@
 
 use std::{num::NonZeroUsize, path::PathBuf};
 
-use clap::{Args, ValueEnum, builder::TypedValueParser};
+use anyhow::bail;
+use clap::{ArgMatches, Args, ValueEnum, builder::TypedValueParser, parser::ValueSource};
 use kvik_cache::Policy;
 use kvik_kernels::{Pool, WeightType, performance_cores};
 use kvik_model::Conversion;
@@ -18,14 +19,18 @@ use super::remote::RemoteArgs;
 use super::retain::RetainArgs;
 use super::size::ByteSize;
 
+/// The word for the embedded model.
+pub const EMBEDDED: &str = "embedded";
+
 /// The model and the formats of its weights and of the KV cache.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     // This is text of `--help`; rustdoc takes parts of it for links.
     #[allow(rustdoc::broken_intra_doc_links)]
-    /// A GGUF file, a Hugging Face directory, a name of `kvik list`, or hf:owner/repo[:file|:Q4_K_M][@revision], which is
-    /// downloaded once [default: the embedded model]
+    /// A GGUF file, a Hugging Face directory, a name of `kvik list`, a short name of `kvik search` as qwen3:0.6b, or
+    /// hf:owner/repo[:file|:Q4_K_M][@revision], which are downloaded once; embedded is the demonstration within kvik
+    /// [default: that of `kvik default`, else embedded]
     #[arg(short, long, value_name = "MODEL", value_parser = home::text)]
     pub model: Option<String>,
     /// Directory of models by name.
@@ -47,6 +52,11 @@ pub struct ModelArgs {
     /// Part of the machine's memory to stay in.
     #[command(flatten)]
     pub domain: DomainArgs,
+}
+
+/// Whether -m is on the command line, as opposed to a variable or a file that sets it.
+pub fn is_named_by_flag(matches: &ArgMatches) -> bool {
+    matches.value_source("model") == Some(ValueSource::CommandLine)
 }
 
 /// Sizes and eviction of the cache, and the adapters that are part of its namespaces.
@@ -187,18 +197,93 @@ impl ModelArgs {
         self.weights.map_or(Conversion::Halves, |arg| Conversion::To(arg.into()))
     }
 
+    /// The model's path, name or source; `None` for the embedded one.
+    pub fn named(&self) -> Option<&str> {
+        self.model.as_deref().filter(|model| *model != EMBEDDED)
+    }
+
     /// Whether this is the embedded model.
     pub fn is_embedded(&self) -> bool {
-        self.model.is_none()
+        self.named().is_none()
     }
 
     /// The origin of the model, for display.
     pub fn source(&self) -> &str {
-        self.model.as_deref().unwrap_or("embedded model")
+        self.named().unwrap_or("embedded model")
+    }
+
+    /// Takes the model that the word behind a command names.
+    pub fn take_word(&mut self, word: Option<String>, matches: &ArgMatches) -> anyhow::Result<()> {
+        let Some(word) = word else { return Ok(()) };
+        match &self.model {
+            Some(flag) if is_named_by_flag(matches) => {
+                bail!("`{word}` and -m {flag} are two models, and this command takes one; leave one out")
+            }
+            _ => self.model = Some(word),
+        }
+        Ok(())
+    }
+
+    /// Takes the default model of the shelf, if there is one and no flag, variable or file names another.
+    pub fn take_default(&mut self) {
+        if self.model.is_none() {
+            // A shelf that cannot be read has no default, as for a service without a home directory.
+            let default = self.models_dir.shelf().ok().and_then(|shelf| shelf.default_model().ok().flatten());
+            self.model = default.map(|default| default.manifest.name.to_string());
+        }
     }
 
     /// The compute threads.
     pub fn pool(&self) -> Pool {
         Pool::new(self.threads.map_or_else(performance_cores, NonZeroUsize::get))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, FromArgMatches, Parser};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        model: ModelArgs,
+    }
+
+    /// The model of these flags with a word behind the command.
+    fn with_word(flags: &[&str], word: Option<&str>) -> anyhow::Result<Option<String>> {
+        let matches = Flags::command().get_matches_from([&["kvik"], flags].concat());
+        let mut model = Flags::from_arg_matches(&matches)?.model;
+        model.take_word(word.map(str::to_owned), &matches)?;
+        Ok(model.model)
+    }
+
+    #[test]
+    fn a_word_or_a_flag_names_the_model() {
+        assert_eq!(with_word(&[], Some("a")).unwrap().as_deref(), Some("a"));
+        assert_eq!(with_word(&["-m", "b"], None).unwrap().as_deref(), Some("b"));
+        assert_eq!(with_word(&[], None).unwrap(), None);
+        let error = with_word(&["-m", "b"], Some("a")).unwrap_err().to_string();
+        assert!(error.contains("`a` and -m b are two models"), "{error}");
+    }
+
+    #[test]
+    fn a_command_without_a_model_takes_the_default_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("m.gguf");
+        std::fs::write(&file, b"GGUF and more").unwrap();
+        let models_dir = ModelsDirArgs { models_dir: Some(dir.path().join("models")) };
+        let default = |model: Option<&str>| {
+            let model = model.map(str::to_owned);
+            let mut args = ModelArgs { model, models_dir: models_dir.clone(), ..ModelArgs::embedded() };
+            args.take_default();
+            args
+        };
+        assert!(default(None).is_embedded());
+        models_dir.shelf().unwrap().add(&file, &"m".parse().unwrap()).unwrap();
+        assert_eq!(default(None).named(), Some("m"));
+        assert_eq!(default(Some("other")).named(), Some("other"));
+        assert!(default(Some(EMBEDDED)).is_embedded());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, Parser, Subcommand};
 
 use super::{
     bench::BenchArgs,
@@ -10,6 +10,7 @@ use super::{
     chat::ChatArgs,
     completions::{CompletionsArgs, ManArgs},
     cp::CpArgs,
+    default::DefaultArgs,
     devices::DevicesArgs,
     doctor::DoctorArgs,
     eval::EvalArgs,
@@ -26,6 +27,7 @@ use super::{
     replay::ReplayArgs,
     rm::RmArgs,
     run::RunArgs,
+    search::SearchArgs,
     serve_args::ServeArgs,
     show::ShowArgs,
     tenant::TenantArgs,
@@ -45,11 +47,12 @@ use super::{
   kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF        downloaded once, then from disk
   kvik pull hf:Qwen/Qwen3-0.6B-GGUF --name qwen3   then -m qwen3
   kvik chat -m model.gguf                      talk in the terminal
-  kvik run -m model.gguf \"Why is the sky blue?\"
+  kvik run qwen3:0.6b \"Why is the sky blue?\"    fetched once, then asked
 
 Settings come from flags, then from the environment (--cache-ram is KVIK_CACHE_RAM), then from
 config.toml (cache-ram = \"2GiB\") in the user's configuration directory or where --config says.
-Without -m every command uses the tiny embedded model."
+Without a model every command uses that of `kvik default`: the one that was chosen, or pulled last.
+Before the first pull that is the tiny embedded one, a demonstration."
 )]
 pub(crate) struct Cli {
     /// Configuration file (default: config.toml in the user's configuration directory)
@@ -68,8 +71,12 @@ pub(crate) enum Task {
     Chat(ChatArgs),
     /// Answer one prompt on standard output
     Run(RunArgs),
+    /// Find models: short names, and what the hub has
+    Search(SearchArgs),
     /// Fetch a model and give it a name
     Pull(PullArgs),
+    /// Show or choose the model of commands that name none
+    Default(DefaultArgs),
     /// List the models that have a name
     #[command(visible_alias = "ls")]
     List(ListArgs),
@@ -116,6 +123,35 @@ pub(crate) enum Task {
     /// Write manual pages, one for each command
     #[command(hide = true)]
     Man(ManArgs),
+}
+
+impl Task {
+    /// Gives the command its model: that of the word behind it, that of its flags, or the default one.
+    ///
+    /// `kvik serve` may have a shelf and `kvik run` a prompt, so these two decide about the default themselves.
+    pub(crate) fn take_model(&mut self, matches: &ArgMatches) -> anyhow::Result<()> {
+        let model = match self {
+            Task::Serve(args) => return args.model.take_word(args.name.take(), matches),
+            Task::Chat(args) => {
+                args.model.take_word(args.name.take(), matches)?;
+                &mut args.model
+            }
+            Task::Doctor(args) => {
+                let serve = &mut args.serve;
+                serve.model.take_word(serve.name.take(), matches)?;
+                &mut serve.model
+            }
+            Task::Bench(args) => &mut args.model,
+            Task::Perplexity(args) => &mut args.model,
+            Task::Eval(args) => &mut args.model,
+            Task::Lint(args) => &mut args.model,
+            Task::Inspect(args) => &mut args.model,
+            Task::Plan(args) => &mut args.model,
+            _ => return Ok(()),
+        };
+        model.take_default();
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use kvik_serving::settings::{model::ModelArgs, size::ByteSize};
   kvik inspect --tensors            every tensor with type and shape")]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     /// List every tensor
     #[arg(long)]
     tensors: bool,

@@ -7,6 +7,7 @@ mod cli;
 mod completions;
 mod config;
 mod cp;
+mod default;
 mod devices;
 mod doctor;
 mod eval;
@@ -28,6 +29,7 @@ mod remote;
 mod replay;
 mod rm;
 mod run;
+mod search;
 pub(crate) mod serve;
 pub(crate) mod serve_args;
 pub(crate) mod shelf;
@@ -41,6 +43,7 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 pub(crate) use cli::{Cli, Task};
+use serve_args::ServeArgs;
 
 use kvik_serving::settings::{domain::DomainArgs, logging};
 
@@ -51,11 +54,16 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let command = config::configure(Cli::command(), &args)?;
     let matches = config::matches(&command, &args).unwrap_or_else(|error| error.exit());
     stay_in_domain(&matches)?;
-    match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
-        Task::Serve(serve) => serve::run(&serve, shelf::models(&serve, args)?),
+    let mut task = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task;
+    let own = matches.subcommand().map_or(&matches, |(_, matches)| matches);
+    task.take_model(own)?;
+    match task {
+        Task::Serve(serve) => run_server(*serve, args),
         Task::Chat(args) => chat::run(&args),
-        Task::Run(args) => run::run(&args, matches.subcommand().map_or(&matches, |(_, matches)| matches)),
+        Task::Run(args) => run::run(&args, own, &command),
+        Task::Search(args) => search::run(&args),
         Task::Pull(args) => pull::run(&args),
+        Task::Default(args) => default::run(&args),
         Task::List(args) => list::run(&args),
         Task::Show(args) => show::run(&args),
         Task::Cp(args) => cp::run(&args),
@@ -77,9 +85,18 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Plan(args) => plan::run(&args),
         Task::Replay(args) => replay::run(args),
         Task::Tenant(args) => tenant::run(&args),
-        Task::Usage(args) => usage::run(&args, matches.subcommand().map_or(&matches, |(_, matches)| matches)),
+        Task::Usage(args) => usage::run(&args, own),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Serves the models of a shelf, the one that is named, or the default one.
+fn run_server(mut serve: ServeArgs, args: Vec<OsString>) -> anyhow::Result<()> {
+    let shelf = shelf::models(&serve, args)?;
+    if shelf.is_none() {
+        serve.model.take_default();
+    }
+    serve::run(&serve, shelf)
 }
 
 /// Binds this process to the memory domain that its flags name. `kvik doctor` does so itself, and reports the outcome.

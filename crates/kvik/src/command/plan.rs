@@ -37,7 +37,7 @@ Examples:
   kvik plan --json                               the embedded model, as JSON")]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     /// Tokens of one conversation (default: the model's own context)
     #[arg(long)]
     context: Option<usize>,

@@ -1,11 +1,11 @@
 //! `kvik pull`: downloads a model and gives it a name.
 
 use clap::Args;
-use kvik_shelf::{ModelName, ModelSource};
+use kvik_shelf::{Kind, ModelName, ModelSource, Short};
 
 use kvik_serving::{
     fetch,
-    settings::{models_dir::ModelsDirArgs, size::ByteSize},
+    settings::{logging::say_dimmed, models_dir::ModelsDirArgs, size::ByteSize},
 };
 
 /// Fetches a model from the Hugging Face hub, or adds one that is on this machine, and gives it a name
@@ -15,9 +15,14 @@ use kvik_serving::{
 name does not exist. Pulling a name again fetches what is newer. A file or directory of this machine stays
 where it is. All parts of a split model are fetched.
 
+A short name (`kvik search` lists them) is a repository of the hub. Where neither a file nor a quantisation is
+named, the best one is fetched that takes at most half of the memory that is free.
+
 HF_TOKEN is the token for private and gated models, HF_ENDPOINT another hub; HTTPS_PROXY and NO_PROXY work.
 
 Examples:
+  kvik pull qwen3:0.6b                                 by a short name, and named so
+  kvik pull qwen3:0.6b-q4_k_m                          in this quantisation
   kvik pull hf:Qwen/Qwen3-0.6B-GGUF --name qwen3       the best file, as -m qwen3
   kvik pull hf:Qwen/Qwen3-0.6B-GGUF:Q4_K_M             this quantisation
   kvik pull hf:Qwen/Qwen3-0.6B-GGUF:Q8_0@main          of a branch, tag or commit
@@ -27,7 +32,7 @@ Examples:
 pub(crate) struct PullArgs {
     // This is text of `--help`; rustdoc takes parts of it for links.
     #[allow(rustdoc::broken_intra_doc_links)]
-    /// hf:owner/repo[:file|:QUANT][@revision], or a path
+    /// A short name as qwen3:0.6b, hf:owner/repo[:file|:QUANT][@revision], or a path
     #[arg(value_name = "SOURCE")]
     source: ModelSource,
     /// Name of the model [default: the source without hf:, or the file's name]
@@ -40,8 +45,60 @@ pub(crate) struct PullArgs {
 /// Runs the command.
 pub(crate) fn run(args: &PullArgs) -> anyhow::Result<()> {
     let shelf = args.dir.shelf()?;
-    let name = args.name.clone().map_or_else(|| args.source.default_name(), Ok)?;
-    let manifest = fetch::pull(&shelf, &args.source, &name)?;
+    let (source, usual_name) = args.meant()?;
+    let name = args.name.clone().unwrap_or(usual_name);
+    let manifest = fetch::pull(&shelf, &source, &name)?;
     println!("{name}  {}  {}", ByteSize(manifest.bytes()), shelf.path(&manifest)?.display());
+    if manifest.kind == Kind::Model {
+        say_dimmed(&format!("`kvik run {name} PROMPT` asks it, `kvik chat {name}` talks with it"));
+    }
     Ok(())
+}
+
+impl PullArgs {
+    /// The source, and the name that it has without `--name`: a path before a short name.
+    fn meant(&self) -> anyhow::Result<(ModelSource, ModelName)> {
+        let short = match &self.source {
+            ModelSource::Path(path) if !path.exists() => path.to_str().and_then(Short::of),
+            _ => None,
+        };
+        Ok(match short {
+            Some(Short { name, source }) => (ModelSource::Hub(source), name),
+            None => (self.source.clone(), self.usual_name()?),
+        })
+    }
+
+    fn usual_name(&self) -> anyhow::Result<ModelName> {
+        match &self.name {
+            Some(name) => Ok(name.clone()),
+            None => Ok(self.source.default_name()?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        pull: PullArgs,
+    }
+
+    #[test]
+    fn a_source_is_a_path_or_a_short_name_or_of_the_hub() {
+        let check = |words: &[&str], source: &str, name: &str| {
+            let args = Flags::try_parse_from([&["kvik"], words].concat()).unwrap().pull;
+            let (found, usual) = args.meant().unwrap();
+            assert_eq!((found.to_string(), usual.as_str()), (source.to_owned(), name), "{words:?}");
+        };
+        check(&["qwen3:0.6b"], "hf:unsloth/Qwen3-0.6B-GGUF", "qwen3:0.6b");
+        check(&["qwen3:0.6b-q8_0"], "hf:unsloth/Qwen3-0.6B-GGUF:Q8_0", "qwen3:0.6b-q8_0");
+        check(&["hf:o/r:Q8_0"], "hf:o/r:Q8_0", "o/r:Q8_0");
+        check(&["/nowhere/m.gguf"], "/nowhere/m.gguf", "m");
+        check(&["not a name!", "--name", "mine"], "not a name!", "mine");
+    }
 }

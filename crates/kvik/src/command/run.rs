@@ -1,39 +1,50 @@
 //! `kvik run`: prints one answer on standard output.
 
-use std::{io::Write, path::Path, time::Duration};
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
 
-use anyhow::{bail, ensure};
-use clap::{ArgMatches, Args, parser::ValueSource};
+use anyhow::{anyhow, bail, ensure};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use kvik_shelf::Kind;
 use kvik_text::answer::Reading;
 use serde_json::{Value, json};
 
 use super::{
+    Cli, Task,
+    chat::{self, ChatArgs},
     piped,
     talk::{self, AnswerPiece, TalkArgs, Turn},
 };
 use kvik_serving::{
+    fetch,
     load::{self, Loaded},
+    names,
     settings::{
         capacity::Capacity,
-        logging::{self, LogFormat},
-        model::{CacheArgs, ModelArgs},
+        home,
+        logging::{self, LogFormat, say},
+        model::{CacheArgs, ModelArgs, is_named_by_flag},
     },
 };
 
 /// Answers one prompt on standard output; statistics go to standard error
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kvik run \"Who are you?\"
-  kvik run qwen3 \"Why is the sky blue?\"               ask a model of `kvik list`, as -m qwen3
+  kvik run \"Who are you?\"                              asks the model of `kvik default`
+  kvik run qwen3:0.6b \"Why is the sky blue?\"           asks this one, which is fetched once
+  kvik run qwen3:0.6b                                  talks with it in a terminal, as `kvik chat`
   kvik run -m model.gguf --system \"Answer in one word.\" \"The capital of Norway?\"
   kvik run -m model.gguf --raw \"Once upon a time\"      continue the text, without a chat template
-  git diff | kvik run qwen3 \"Write a commit message:\"  what is piped in follows the prompt
+  git diff | kvik run \"Write a commit message:\"        what is piped in follows the prompt
   git diff | kvik run -m model.gguf --system \"Write a commit message.\" -
 
+A first word is a model if `kvik list` or `kvik search` names it, or if it looks like one: with a tag
+(qwen3:0.6b), with a slash, as a .gguf file. As a prompt such a word stands behind -m MODEL.
 What is piped in stands behind the prompt: what stays the same comes first, and is reused.")]
 pub(crate) struct RunArgs {
-    /// The prompt, behind the name of a model of `kvik list` if it is for that one; - reads it from standard input
+    /// The prompt, behind the name of a model if it is for that one; - reads it from standard input
     #[arg(value_name = "PROMPT")]
     words: Vec<String>,
     /// Continue the prompt as it is, without the chat template
@@ -47,44 +58,91 @@ pub(crate) struct RunArgs {
     talk: TalkArgs,
 }
 
-/// Runs the command; `matches` show which flags are on the command line.
-pub(crate) fn run(args: &RunArgs, matches: &ArgMatches) -> anyhow::Result<()> {
-    logging::start(LogFormat::Text, "warn");
-    let names_model = matches.value_source("model") == Some(ValueSource::CommandLine);
-    let Asked { model: named, prompt } = args.asked(names_model)?;
+/// Runs the command; `matches` show which flags are on the command line, and `command` is the whole command line.
+pub(crate) fn run(args: &RunArgs, matches: &ArgMatches, command: &Command) -> anyhow::Result<()> {
+    let Asked { model: named, prompt } = args.asked(is_named_by_flag(matches))?;
     let mut model = args.model.clone();
-    model.model = named.or(model.model);
-    talk::tell_of_names(&model);
-    let Loaded { serving, handle, .. } = load::open(&model, &args.cache, Capacity::ONE)?;
-    if args.talk.verbose {
-        eprintln!("sampling: {}", args.talk.sampling_of(&serving.model.sampling));
+    if let Some(named) = &named {
+        model.model = Some(home::text(named)?);
     }
-    let mut show = |piece: AnswerPiece<'_>| {
-        if let AnswerPiece::Content(text) = piece {
-            // A reader that closes the pipe early, such as `head`, is no failure.
-            let mut out = std::io::stdout();
-            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        }
-    };
-    let turn = if args.raw {
-        let tokens = serving.texts.tokenizer.encode(&prompt, true, true);
-        talk::answer(&serving, args.talk.request(&serving, tokens), Reading::Plain.reader(""), &mut show)
-    } else {
-        args.talk.chat(&serving, &args.messages(prompt), &mut show)
-    };
-    let turn: Turn = turn?;
-    let _ = writeln!(std::io::stdout());
-    eprintln!("{}", turn.summary());
-    handle.shutdown(Duration::ZERO);
-    Ok(())
+    model.take_default();
+    match (prompt, named) {
+        (Some(prompt), _) => args.answer(&model, prompt),
+        (None, Some(_)) if is_at_terminal() => chat::run(&args.chat(model, command)?),
+        (None, named) => Err(without_prompt(&named.unwrap_or_default(), &model)),
+    }
+}
+
+/// The error for a model without a prompt, in a script. A name that is unknown is told with those that it resembles.
+fn without_prompt(name: &str, model: &ModelArgs) -> anyhow::Error {
+    let unknown = |named| fetch::without_download(named, Kind::Model, &model.models_dir).err();
+    model.named().and_then(unknown).unwrap_or_else(|| {
+        anyhow!(
+            "`{name}` is the name of a model, and there is no prompt: `kvik run {name} PROMPT` asks it, `kvik chat {name}` talks \
+             with it; as a prompt it follows the model, `kvik run -m MODEL {name}`"
+        )
+    })
+}
+
+/// Whether a person reads and writes.
+fn is_at_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
 impl RunArgs {
+    fn answer(&self, model: &ModelArgs, prompt: String) -> anyhow::Result<()> {
+        logging::start(LogFormat::Text, "warn");
+        talk::tell_of_demonstration(model);
+        let Loaded { serving, handle, .. } = load::open(model, &self.cache, Capacity::ONE)?;
+        if self.talk.verbose {
+            eprintln!("sampling: {}", self.talk.sampling_of(&serving.model.sampling));
+        }
+        let mut show = |piece: AnswerPiece<'_>| {
+            if let AnswerPiece::Content(text) = piece {
+                // A reader that closes the pipe early, such as `head`, is no failure.
+                let mut out = std::io::stdout();
+                let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            }
+        };
+        let turn = if self.raw {
+            let tokens = serving.texts.tokenizer.encode(&prompt, true, true);
+            talk::answer(&serving, self.talk.request(&serving, tokens), Reading::Plain.reader(""), &mut show)
+        } else {
+            self.talk.chat(&serving, &self.messages(prompt), &mut show)
+        };
+        let turn: Turn = turn?;
+        let _ = writeln!(std::io::stdout());
+        eprintln!("{}", turn.summary());
+        handle.shutdown(Duration::ZERO);
+        Ok(())
+    }
+
+    /// The same flags for a conversation; what `kvik chat` has besides is as it is there without flags.
+    fn chat(&self, model: ModelArgs, command: &Command) -> anyhow::Result<ChatArgs> {
+        let matches = command.clone().try_get_matches_from(["kvik", "chat"])?;
+        let Task::Chat(chat) = Cli::from_arg_matches(&matches)?.task else {
+            bail!("`kvik chat` is not a command")
+        };
+        Ok(chat.with(model, self.cache.clone(), self.talk.clone()))
+    }
+
     fn asked(&self, names_model: bool) -> anyhow::Result<Asked> {
         let is_read = self.words.last().is_some_and(|word| word == "-");
         let piped = if is_read { Some(piped::all()?) } else { piped::behind_prompt()? };
-        let is_model = |text: &str| is_model(text, &self.model);
-        Asked::of(&self.words, piped.as_deref(), names_model, is_model)
+        let is_model = |word: &str| names::looks_like_model(word, &self.model.models_dir);
+        let asked = Asked::of(&self.words, piped.as_deref(), names_model, is_model)?;
+        if asked.model.is_none() && !names_model {
+            self.tell_of_name();
+        }
+        Ok(asked)
+    }
+
+    /// Notes that a word alone is the prompt where it resembles a name.
+    fn tell_of_name(&self) {
+        let [word] = &self.words[..] else { return };
+        if let Some(name) = names::nearest(word, &self.model.models_dir).filter(|_| !word.contains(' ')) {
+            say(&format!("note: `{word}` is the prompt; the model is called `{name}`"));
+        }
     }
 
     fn messages(&self, prompt: String) -> Vec<Value> {
@@ -93,19 +151,13 @@ impl RunArgs {
     }
 }
 
-/// Whether a word names a model on this machine, or a model's source.
-fn is_model(text: &str, model: &ModelArgs) -> bool {
-    let path = Path::new(text);
-    let is_file = path.extension().is_some_and(|ending| ending == "gguf") && path.is_file();
-    let named = || model.models_dir.shelf().ok()?.find(text).ok();
-    text.starts_with("hf:") || is_file || named().is_some_and(|manifest| manifest.kind == Kind::Model)
-}
-
-/// A prompt and its model; with `None` the model of the flags.
+/// A prompt and its model.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
+    /// That of the first word; `None` for the model of the flags.
     model: Option<String>,
-    prompt: String,
+    /// `None` if there is a model alone.
+    prompt: Option<String>,
 }
 
 impl Asked {
@@ -117,25 +169,25 @@ impl Asked {
         names_model: bool,
         is_model: impl Fn(&str) -> bool,
     ) -> anyhow::Result<Asked> {
-        let is_named = |word: &String| !names_model && is_model(word);
-        let (model, prompt) = match words {
-            [] => (None, None),
-            [one] if is_named(one) && piped.is_none() => bail!(
-                "`{one}` is the name of a model, and there is no prompt: `kvik run {one} PROMPT` asks it, `kvik chat -m {one}` talks \
-                 with it; as a prompt it follows the model, `kvik run -m MODEL {one}`"
-            ),
-            [one] if is_named(one) => (Some(one), None),
-            [one] => (None, Some(one)),
-            [one, two] if is_named(one) => (Some(one), Some(two)),
-            [one, ..] => bail!(
-                "a prompt of several words stands in quotes{}",
-                if names_model { String::new() } else { format!(", and `{one}` is no model of `kvik list`") }
-            ),
+        let words = match words {
+            [said @ .., last] if last == "-" => said,
+            all => all,
         };
-        let said = prompt.map(String::as_str).filter(|prompt| *prompt != "-");
-        let parts: Vec<&str> = said.into_iter().chain(piped).filter(|part| !part.trim().is_empty()).collect();
+        let (model, said) = match words {
+            [first, said @ ..] if !names_model && is_model(first) => (Some(first.clone()), said),
+            [first, _, ..] if !names_model => bail!(
+                "a prompt of several words stands in quotes, and `{first}` is no model of `kvik list` or `kvik search`"
+            ),
+            said => (None, said),
+        };
+        if model.is_some() && said.is_empty() && piped.is_none() {
+            return Ok(Asked { model, prompt: None });
+        }
+        let said = said.join(" ");
+        let parts = [Some(said.as_str()), piped].into_iter().flatten();
+        let parts: Vec<&str> = parts.filter(|part| !part.trim().is_empty()).collect();
         ensure!(!parts.is_empty(), "the prompt is empty; write it in quotes, or pipe it in");
-        Ok(Asked { model: model.cloned(), prompt: parts.join("\n\n") })
+        Ok(Asked { model, prompt: Some(parts.join("\n\n")) })
     }
 }
 
@@ -151,18 +203,23 @@ mod tests {
     #[test]
     fn words_and_what_is_piped_in_make_a_prompt() {
         let check = |words: &[&str], piped, names_model, model: Option<&str>, prompt: &str| {
-            let expect = Asked { model: model.map(str::to_owned), prompt: prompt.to_owned() };
+            let expect = Asked { model: model.map(str::to_owned), prompt: Some(prompt.to_owned()) };
             assert_eq!(asked(words, piped, names_model).unwrap(), expect, "{words:?} {piped:?}");
         };
         check(&["Hello"], None, false, None, "Hello");
         check(&["Summarise this"], Some("text\n"), false, None, "Summarise this\n\ntext\n");
+        check(&["Summarise this", "-"], Some("text"), false, None, "Summarise this\n\ntext");
         check(&["Hello"], Some(""), false, None, "Hello");
         check(&["-"], Some("text"), false, None, "text");
         check(&[], Some("text"), false, None, "text");
         check(&["smol", "Hello"], None, false, Some("smol"), "Hello");
+        check(&["smol", "Why", "is", "it blue?"], None, false, Some("smol"), "Why is it blue?");
         check(&["smol", "-"], Some("text"), false, Some("smol"), "text");
         check(&["smol"], Some("text"), false, Some("smol"), "text");
         check(&["smol"], None, true, None, "smol");
+        check(&["Hello", "world"], None, true, None, "Hello world");
+        let alone = Asked { model: Some("smol".to_owned()), prompt: None };
+        assert_eq!(asked(&["smol"], None, false).unwrap(), alone);
     }
 
     #[test]
@@ -175,17 +232,11 @@ mod tests {
             check(&[empty], None, false, &["the prompt is empty"]);
             check(&["smol", empty], None, false, &["the prompt is empty"]);
             check(&["-"], Some(empty), false, &["the prompt is empty"]);
+            check(&["smol", "-"], Some(empty), false, &["the prompt is empty"]);
             check(&[], Some(empty), false, &["the prompt is empty"]);
         }
         check(&[], None, false, &["the prompt is empty"]);
-        check(
-            &["smol"],
-            None,
-            false,
-            &["name of a model", "kvik run smol PROMPT", "kvik chat -m smol", "-m MODEL smol"],
-        );
+        check(&[], None, true, &["the prompt is empty"]);
         check(&["Hello", "world"], None, false, &["quotes", "`Hello` is no model"]);
-        check(&["Hello", "world"], None, true, &["quotes"]);
-        check(&["smol", "Why", "blue?"], None, false, &["quotes"]);
     }
 }

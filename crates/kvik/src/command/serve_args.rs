@@ -37,6 +37,7 @@ use kvik_serving::{
     load::{self, Around, Loaded},
     settings::{
         capacity::Capacity,
+        home,
         keep_alive::KeepAlive,
         logging::LogFormat,
         model::{CacheArgs, ModelArgs},
@@ -59,7 +60,8 @@ const WRITE_TIME: Duration = Duration::from_secs(60);
 /// Serves OpenAI's API and llama-server's over HTTP
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kvik serve                                       the embedded model, on http://127.0.0.1:8080
+  kvik serve                                       the model of `kvik default`, on http://127.0.0.1:8080
+  kvik serve qwen3:0.6b                            a model by its name or short name
   kvik serve -m model.gguf --context 8192          a GGUF file
   kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF            from the Hugging Face hub, downloaded once
   kvik serve --shelf                               all models of `kvik list`, each when it is asked for
@@ -74,6 +76,9 @@ Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM
 config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more; --log is KVIK_LOG_FORMAT.
 llama-server's flags are read as well: -c, -np, -n, -a, -ctk, -ctv, -hf and the others of its command lines.")]
 pub(crate) struct ServeArgs {
+    /// The model, as -m names it: a name, a short name, a file, a source of the hub
+    #[arg(value_name = "NAME", value_parser = home::text)]
+    pub(super) name: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
@@ -216,7 +221,7 @@ impl ServeArgs {
 
     /// Loads the model.
     pub(super) fn load(&self, kv_events: Option<&KvEvents>) -> anyhow::Result<Loaded> {
-        talk::tell_of_names(&self.model);
+        talk::tell_of_demonstration(&self.model);
         let around = Around { kv_events, variables: self.template.variables()? };
         let mut loaded = load::open_with(&self.model, &self.cache, self.capacity, around)?;
         if let Some(alias) = &self.alias {

@@ -12,7 +12,7 @@ use clap::{Command, CommandFactory, FromArgMatches};
 use kvik_engine::free_memory::available_bytes;
 use kvik_memory::memory::make_summaries;
 use kvik_model::load::{LoadedModel, SamplingSource};
-use kvik_shelf::{Kind, Manifest, ModelSource, ShelfFile};
+use kvik_shelf::{Kind, Manifest, ShelfFile};
 use tokio::runtime::Handle as Runtime;
 
 use super::config;
@@ -32,6 +32,7 @@ use kvik_serving::{
     fetch,
     handle::Handle,
     load::{self, Around, Loaded},
+    names::{self, Named},
     settings::{model::ModelArgs, size::ByteSize},
 };
 
@@ -181,10 +182,7 @@ fn file_of(model: &ModelArgs) -> Option<(PathBuf, ModelFile)> {
         return Some((source.into(), file));
     }
     let shelf = model.models_dir.shelf().ok()?;
-    let manifest = match source.parse() {
-        Ok(ModelSource::Hub(spec)) => shelf.find_source(&spec).ok()??,
-        _ => shelf.find(source).ok()?,
-    };
+    let Named::Here(manifest) = names::find(&shelf, source, Kind::Model).ok()? else { return None };
     Some((shelf.path(&manifest).ok()?, pulled_file(&manifest)))
 }
 

@@ -12,18 +12,17 @@ use kvik_engine::api::{Event, EventSink, Report, Request, Sampling};
 use kvik_memory::random::random;
 use kvik_model::load::{SamplingDefaults, SamplingSource};
 use kvik_session::{Chat, EncodedChat};
-use kvik_shelf::Kind;
 use kvik_text::answer::{AnswerDelta, Reader};
 use kvik_text::tools::Tools;
 use serde_json::Value;
 
 use kvik_serving::{
     Serving,
-    settings::{logging::say, model::ModelArgs, sampling::SamplingArgs},
+    settings::{logging::say_dimmed, model::ModelArgs, sampling::SamplingArgs},
 };
 
-/// Maximum names in a note.
-const NAMES_TOLD: usize = 5;
+/// Short name of a model that answers well enough, and runs on any machine.
+const RECOMMENDED: &str = "qwen3:0.6b";
 
 /// Flags of the system message and of sampling.
 #[derive(Debug, Clone, Args)]
@@ -57,16 +56,11 @@ pub(crate) enum AnswerPiece<'a> {
     Content(&'a str),
 }
 
-/// Notes that the embedded model answers, if named models exist and none was chosen.
-pub(crate) fn tell_of_names(model: &ModelArgs) {
-    let listed = || model.models_dir.shelf().ok()?.list().ok();
-    let Some(listing) = model.is_embedded().then(listed).flatten() else { return };
-    let models = listing.manifests.iter().filter(|manifest| manifest.kind == Kind::Model);
-    let names: Vec<&str> = models.map(|manifest| manifest.name.as_str()).take(NAMES_TOLD).collect();
-    if !names.is_empty() {
-        say(&format!(
-            "note: the embedded model answers, which knows little; -m asks another: {}",
-            names.join(", ")
+/// Says that the embedded model is a demonstration, where it answers, and how to get another.
+pub(crate) fn tell_of_demonstration(model: &ModelArgs) {
+    if model.is_embedded() {
+        say_dimmed(&format!(
+            "the embedded model answers: it is a demonstration that knows little; `kvik pull {RECOMMENDED}` fetches a real one, which then answers"
         ));
     }
 }

@@ -20,6 +20,7 @@ fn serve(state: &Path, limit: &str, flags: &[&str], env: &[(&str, &str)]) -> Com
         .env("XDG_CONFIG_HOME", state.join("nowhere"))
         .env("KVIK_CACHE_DISK", "off")
         .env("KVIK_STATE_DIR", state)
+        .env("KVIK_MODELS_DIR", state.join("models"))
         .envs(env.iter().copied())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -118,6 +118,8 @@ fn a_model_is_pulled_listed_run_copied_and_removed() {
     let error = refused(&run(dir, nowhere, &["pull", "tiny:q4"]));
     assert!(error.contains("hf:owner/repo") && error.contains("`tiny:q8`"), "{error}");
     assert!(!error.contains("os error"), "{error}");
+    let default = printed(dir, nowhere, &[&["run", "Hello"], &flags[..]].concat());
+    assert_eq!(default, asked, "what was pulled answers where no model is named");
     let removed = printed(dir, nowhere, &["rm", "tiny", "tiny:q8"]);
     assert!(removed.contains("tiny:q8: removed with its file"), "{removed}");
     assert!(names(dir).is_empty());
@@ -223,7 +225,7 @@ fn a_proxy_is_asked_unless_it_is_said_not_to() {
 
 #[test]
 fn help_teaches_by_examples() {
-    for command in ["pull", "list", "show", "cp", "rm"] {
+    for command in ["search", "pull", "default", "list", "show", "cp", "rm"] {
         let help = Command::new(env!("CARGO_BIN_EXE_kvik")).args([command, "--help"]).output().unwrap();
         let help = String::from_utf8(help.stdout).unwrap();
         assert!(

@@ -36,6 +36,8 @@ impl Server {
             .env("XDG_CONFIG_HOME", nowhere)
             .env("KVIK_CACHE_DISK", "off")
             .env("KVIK_STATE_DIR", state.path())
+            // No model of this machine's user is the default one.
+            .env("KVIK_MODELS_DIR", state.path().join("models"))
             .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -370,6 +372,7 @@ fn run_reads_its_words_and_what_is_piped_in() {
         let mut child = Command::new(env!("CARGO_BIN_EXE_kvik"))
             .args(["run", "--cache-ram", "16MiB", "--max-tokens", "8"])
             .args(words)
+            .env("KVIK_MODEL", "embedded")
             .env("KVIK_CACHE_DISK", "off")
             .stdin(if piped.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
@@ -394,6 +397,7 @@ fn run_reads_its_words_and_what_is_piped_in() {
 fn run_prints_one_answer() {
     let output = Command::new(env!("CARGO_BIN_EXE_kvik"))
         .args(["run", "--cache-ram", "16MiB", "--max-tokens", "24", "Who are you?"])
+        .env("KVIK_MODEL", "embedded")
         .env("KVIK_CACHE_DISK", "off")
         .output()
         .unwrap();

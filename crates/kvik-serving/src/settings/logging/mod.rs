@@ -97,6 +97,11 @@ pub fn say(text: &str) {
     }
 }
 
+/// [`say`], dimmed where a terminal shows it.
+pub fn say_dimmed(text: &str) {
+    if is_coloured() { say(&format!("\x1b[2m{text}\x1b[0m")) } else { say(text) }
+}
+
 /// Waits until the log is written, for a bounded time.
 pub fn finish() {
     if let Some(queue) = LOG.get() {

@@ -42,7 +42,7 @@ The gain of sharing a prompt of 4096 tokens between 16 sequences that decode tog
   kvik bench -p 0 -d 4096 --sequences 16 --own-prompts   each has its own prompt, and the cache holds 16")]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     /// Tokens of prefill to measure; 0 for none
     #[arg(short = 'p', long = "n-prompt", value_delimiter = ',', default_value = "512")]
     prompt: Vec<usize>,

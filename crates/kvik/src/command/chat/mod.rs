@@ -53,7 +53,7 @@ use kvik_serving::{
     load::{self, Loaded},
     settings::{
         capacity::Capacity,
-        dirs,
+        dirs, home,
         logging::{self, LogFormat},
         model::{CacheArgs, ModelArgs},
         size::ByteSize,
@@ -73,7 +73,8 @@ const BODY_BYTES_MAX: u64 = 32 << 20;
 /// Talks with the model in the terminal
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kvik chat
+  kvik chat                             with the model of `kvik default`
+  kvik chat qwen3:0.6b                  with this one, which is fetched once
   kvik chat -m model.gguf --system \"You are a friendly assistant.\"
   kvik chat --resume                    go on with the last conversation
   kvik chat --resume \"my dog\"           go on with the one of that name
@@ -86,8 +87,11 @@ the question; /memory shows them, --memory off ends the conversation with the co
 Every conversation is kept in the state directory, under its first words or the name that /save
 gives it; with --memory off none is. /help lists the commands.")]
 pub(crate) struct ChatArgs {
+    /// The model, as -m names it: a name, a short name, a file, a source of the hub
+    #[arg(value_name = "NAME", value_parser = home::text)]
+    pub(super) name: Option<String>,
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
@@ -104,7 +108,7 @@ pub(crate) struct ChatArgs {
 /// Runs the command.
 pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
     logging::start(LogFormat::Text, "warn");
-    talk::tell_of_names(&args.model);
+    talk::tell_of_demonstration(&args.model);
     let Loaded { serving, budget, handle, .. } = load::open(&args.model, &args.cache, CAPACITY)?;
     serving.chat_template()?;
     let mut screen = Screen::new();
@@ -150,6 +154,11 @@ fn greet(screen: &mut Screen, serving: &Serving, cache: ByteSize) {
 }
 
 impl ChatArgs {
+    /// The same for another model, cache and values of answers.
+    pub(super) fn with(self, model: ModelArgs, cache: CacheArgs, talk: TalkArgs) -> ChatArgs {
+        ChatArgs { model, cache, talk, ..self }
+    }
+
     /// Settings of memory. Explicit bounds that do not fit are an error; default ones that do not fit a small context
     /// switch memory off.
     fn remembering(&self, context: usize) -> anyhow::Result<(MemoryConfig, Remembering)> {

@@ -33,7 +33,7 @@ Exit status: 0 when the server would start, 1 when something is wrong."
 )]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
-    serve: ServeArgs,
+    pub(super) serve: ServeArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -49,7 +49,7 @@ fn found(subject: &'static str, text: &str, kind: Kind, args: &ModelArgs) -> Res
 
 /// The check of a model, by its file's headers.
 fn model(subject: &'static str, args: &ModelArgs) -> Diagnosis {
-    if let Some(text) = &args.model
+    if let Some(text) = args.named()
         && let Err(diagnosis) = found(subject, text, Kind::Model, args)
     {
         return *diagnosis;

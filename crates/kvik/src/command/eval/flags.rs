@@ -100,7 +100,7 @@ pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub(super) sensitivity: SensitivityArgs,
     #[command(flatten)]
-    pub(super) model: ModelArgs,
+    pub(crate) model: ModelArgs,
 }
 
 /// Whether the question is seen.

@@ -51,7 +51,7 @@ how many tokens of every later request a move saves.
 Exit status: 0 when nothing was found, 1 when something was.")]
 pub(crate) struct LintArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     /// Bodies of requests, as JSON
     #[arg(required = true, value_name = "REQUEST.JSON")]
     requests: Vec<PathBuf>,

@@ -61,7 +61,7 @@ pub(crate) struct PerplexityArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
 }
 
 /// Runs the command.

@@ -1,0 +1,200 @@
+//! What a text means as a model: a name of the shelf, a short name, a source on the hub, or none of them.
+
+use std::path::Path;
+
+use anyhow::anyhow;
+use kvik_shelf::{
+    HubSpec, Kind, Manifest, ModelName, ModelSource, Shelf, ShelfError, Short, ShortName, alike,
+};
+
+use crate::settings::{model::EMBEDDED, models_dir::ModelsDirArgs};
+
+/// A model or an adapter that a text names, and that is no path.
+#[derive(Debug)]
+pub enum Named {
+    /// On this machine.
+    Here(Box<Manifest>),
+    /// On the hub; a pull gives it the name.
+    OnHub {
+        /// Its source.
+        source: ModelSource,
+        /// The name.
+        name: ModelName,
+    },
+}
+
+/// Finds what a text names, without the network: a name before a short name, and what was downloaded before the hub.
+pub fn find(shelf: &Shelf, text: &str, kind: Kind) -> anyhow::Result<Named> {
+    if let ModelSource::Hub(spec) = text.parse()? {
+        let name = ModelSource::Hub(spec.clone()).default_name()?;
+        return on_hub(shelf, spec, name);
+    }
+    match shelf.find(text) {
+        Err(ShelfError::UnknownName { .. } | ShelfError::BadName { .. }) => {}
+        found => return Ok(Named::Here(Box::new(found?))),
+    }
+    match Short::of(text).filter(|_| kind == Kind::Model && !has_family(shelf, text)) {
+        Some(Short { name, source }) => match shelf.find(name.as_str()) {
+            Ok(manifest) => Ok(Named::Here(Box::new(manifest))),
+            Err(_) => on_hub(shelf, source, name),
+        },
+        None => Err(unknown(shelf, text, kind)),
+    }
+}
+
+/// Whether a word is the name of a model or looks like one, so that it is no prompt.
+pub fn looks_like_model(word: &str, dir: &ModelsDirArgs) -> bool {
+    let is_word = !word.is_empty() && !word.contains(char::is_whitespace);
+    let has_form = || match word.parse() {
+        Ok(ModelSource::Path(_)) => {
+            word.ends_with(".gguf") || word.contains([':', '/']) && word.parse::<ModelName>().is_ok()
+        }
+        // The beginning of a source of the hub, also where the rest is wrong.
+        Ok(ModelSource::Hub(_)) | Err(_) => true,
+    };
+    let is_on_shelf = || dir.shelf().is_ok_and(|shelf| shelf.find(word).is_ok());
+    Path::new(word).exists()
+        || is_word && (word == EMBEDDED || has_form() || Short::of(word).is_some() || is_on_shelf())
+}
+
+/// The name of the shelf that a word resembles.
+pub fn nearest(word: &str, dir: &ModelsDirArgs) -> Option<String> {
+    let listing = dir.shelf().ok()?.list().ok()?;
+    let names = listing.manifests.iter().map(|manifest| manifest.name.as_str());
+    alike(word, names).first().map(|name| (*name).to_owned())
+}
+
+/// A source of the hub, which may have been downloaded, under any name.
+fn on_hub(shelf: &Shelf, spec: HubSpec, name: ModelName) -> anyhow::Result<Named> {
+    let here = shelf.find_source(&spec)?.filter(|found| shelf.path(found).is_ok());
+    Ok(match here {
+        Some(manifest) => Named::Here(Box::new(manifest)),
+        None => Named::OnHub { source: ModelSource::Hub(spec), name },
+    })
+}
+
+/// Whether a text is a family alone of which the shelf has models: one of them is meant, not another one of the hub.
+fn has_family(shelf: &Shelf, text: &str) -> bool {
+    let is_of_family = |manifest: &Manifest| {
+        let family = manifest.name.as_str().split_once(':').map(|(family, _)| family);
+        family.is_some_and(|family| family.eq_ignore_ascii_case(text))
+    };
+    shelf.list().is_ok_and(|listing| listing.manifests.iter().any(is_of_family))
+}
+
+/// The error for a text that names nothing, with the names that it resembles.
+fn unknown(shelf: &Shelf, text: &str, kind: Kind) -> anyhow::Error {
+    let takes = match kind {
+        Kind::Model => {
+            "-m takes a GGUF file, a Hugging Face directory, a name, a short name of `kvik search`, or hf:owner/repo[:file]"
+        }
+        Kind::Adapter => "--lora takes a GGUF file, a name, or hf:owner/repo[:file]",
+    };
+    let short = match kind {
+        Kind::Model => {
+            let others = ShortName::all().iter().map(|row| row.name).filter(|name| shelf.find(name).is_err());
+            alike(text, others)
+        }
+        Kind::Adapter => Vec::new(),
+    };
+    let on_hub = match short.first() {
+        Some(name) => format!("; the hub has `{}`: kvik pull {name}", short.join("`, `")),
+        None => String::new(),
+    };
+    anyhow!(
+        "there is no {} at {text}, and none of this name: {}{on_hub}; {takes}",
+        kind.name(),
+        shelf.names_told(text)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shelf with models of these names.
+    fn shelf_of(names: &[&str]) -> (ModelsDirArgs, tempfile::TempDir) {
+        let place = tempfile::tempdir().unwrap();
+        let dir = ModelsDirArgs { models_dir: Some(place.path().join("models")) };
+        for name in names {
+            let file = place.path().join("m.gguf");
+            std::fs::write(&file, b"GGUF and more").unwrap();
+            dir.shelf().unwrap().add(&file, &name.parse().unwrap()).unwrap();
+        }
+        (dir, place)
+    }
+
+    #[test]
+    fn names_come_before_short_names_and_these_before_the_hub() {
+        let (dir, _place) = shelf_of(&["smollm2:135m", "mine"]);
+        let shelf = dir.shelf().unwrap();
+        let check = |text: &str, expect: Result<&str, &str>| {
+            let found = match find(&shelf, text, Kind::Model).unwrap() {
+                Named::Here(manifest) => (manifest.name.to_string(), true),
+                Named::OnHub { source, name } => (format!("{name} of {source}"), false),
+            };
+            let (Ok(text) | Err(text)) = expect;
+            assert_eq!(found, (text.to_owned(), expect.is_ok()));
+        };
+        check("mine", Ok("mine"));
+        check("smollm2:135m", Ok("smollm2:135m"));
+        check("SmolLM2:135M", Ok("smollm2:135m"));
+        check("qwen3:0.6b", Err("qwen3:0.6b of hf:unsloth/Qwen3-0.6B-GGUF"));
+        check("qwen3", Err("qwen3:4b of hf:unsloth/Qwen3-4B-GGUF"));
+        check("hf:o/r:Q4_0", Err("o/r:Q4_0 of hf:o/r:Q4_0"));
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_with_those_that_it_resembles() {
+        let (dir, _place) = shelf_of(&["smollm2:135m", "mine"]);
+        let shelf = dir.shelf().unwrap();
+        let check = |text: &str, kind: Kind, words: &[&str]| {
+            let error = find(&shelf, text, kind).unwrap_err().to_string();
+            words.iter().for_each(|word| assert!(error.contains(word), "{error} says {word}"));
+        };
+        // The family alone is not another model of it, which would be fetched.
+        check("smollm2", Kind::Model, &["no model at smollm2", "did you mean `smollm2:135m`?", "-m takes"]);
+        check("mime", Kind::Model, &["did you mean `mine`?"]);
+        check("qwen3:0.7b", Kind::Model, &["the hub has `", "kvik pull qwen3:"]);
+        check("qwen3:0.6b", Kind::Adapter, &["no adapter at qwen3:0.6b", "--lora takes"]);
+    }
+
+    #[test]
+    fn prompts_are_told_from_names() {
+        let (dir, place) = shelf_of(&["smol"]);
+        let file = place.path().join("with space.gguf");
+        std::fs::write(&file, b"GGUF").unwrap();
+        let names = [
+            "smol",
+            "qwen3",
+            "qwen3:9b",
+            "a/b",
+            "gone.gguf",
+            "hf:o/r",
+            "hf:o",
+            "hf.co/o/r",
+            "embedded",
+            file.to_str().unwrap(),
+        ];
+        for name in names {
+            assert!(looks_like_model(name, &dir), "{name}");
+        }
+        let long = "word ".repeat(10_000);
+        for prompt in [
+            "",
+            "Hello",
+            "smoll",
+            "Why?",
+            "Explain m.gguf",
+            "Note: a/b",
+            "Hello:",
+            "http://a.b/c",
+            "ä/ö",
+            &long,
+        ] {
+            assert!(!looks_like_model(prompt, &dir), "{prompt}");
+        }
+        assert_eq!(nearest("smoll", &dir).as_deref(), Some("smol"));
+        assert_eq!(nearest("Hello", &dir), None);
+    }
+}
