@@ -22,6 +22,21 @@ pub fn measured() -> Option<PathBuf> {
     measured_from(env::var_os)
 }
 
+/// Directory of files that running programs leave for others of the same user: kvik in `XDG_RUNTIME_DIR`, else `run` in
+/// `KVIK_STATE_DIR` or in the user's state directory.
+pub fn runtime() -> Option<PathBuf> {
+    runtime_from(env::var_os)
+}
+
+fn runtime_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    match (set("XDG_RUNTIME_DIR"), set("KVIK_STATE_DIR")) {
+        (Some(runtime), _) => Some(runtime.join("kvik")),
+        (None, Some(state)) => Some(state.join("run")),
+        (None, None) => Some(state_from(var)?.join("run")),
+    }
+}
+
 fn measured_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
     let own = var("KVIK_STATE_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
     Some(own.or_else(|| state_from(var))?.join("measured"))
@@ -80,6 +95,13 @@ mod tests {
         assert_eq!(config_from(vars(&[])), None);
         assert_eq!(state_from(vars(&[("XDG_STATE_HOME", "/b")])), Some(PathBuf::from("/b/kvik")));
         assert_eq!(state_from(vars(&[("XDG_STATE_HOME", "")])), None);
+        let runtime = |pairs| runtime_from(vars(pairs));
+        assert_eq!(
+            runtime(&[("XDG_RUNTIME_DIR", "/a"), ("KVIK_STATE_DIR", "/b")]),
+            Some(PathBuf::from("/a/kvik"))
+        );
+        assert_eq!(runtime(&[("KVIK_STATE_DIR", "/b")]), Some(PathBuf::from("/b/run")));
+        assert_eq!(runtime(&[("XDG_STATE_HOME", "/c")]), Some(PathBuf::from("/c/kvik/run")));
         let measured = |pairs| measured_from(vars(pairs));
         assert_eq!(measured(&[("KVIK_STATE_DIR", "/a")]), Some(PathBuf::from("/a/measured")));
         assert_eq!(measured(&[("XDG_STATE_HOME", "/b")]), Some(PathBuf::from("/b/kvik/measured")));

@@ -19,6 +19,11 @@ pub async fn stop_signal() {
     }
 }
 
+/// There is no signal that asks a process to end.
+pub fn terminate(_: u32) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// There are no requests to read settings again.
 pub struct Hangups;
 

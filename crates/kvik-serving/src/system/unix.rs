@@ -2,7 +2,7 @@
 
 use std::{fs, io, os::unix::fs::PermissionsExt, path::Path};
 
-use rustix::process::{Resource, Rlimit, Signal as Number, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal as Number, getrlimit, kill_process, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Makes a write beyond the limit on the size of files (`ulimit -f`) return an error, as on a full disk, instead of
@@ -49,6 +49,12 @@ pub async fn stop_signal() {
         }
         _ => std::future::pending().await,
     }
+}
+
+/// Sends SIGTERM to a process.
+pub fn terminate(pid: u32) -> io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(kill_process(pid, Number::TERM)?)
 }
 
 /// Requests to read settings again: SIGHUP.

@@ -30,6 +30,7 @@ use super::{
     search::SearchArgs,
     serve_args::ServeArgs,
     show::ShowArgs,
+    stop::StopArgs,
     tenant::TenantArgs,
     usage::UsageArgs,
 };
@@ -104,6 +105,8 @@ pub(crate) enum Task {
     Ps(PsArgs),
     /// Ask a running server whether it answers requests
     Health(HealthArgs),
+    /// End a server of this machine, once its answers have ended
+    Stop(StopArgs),
     /// List what models can be computed on
     Devices(DevicesArgs),
     /// Look at this machine: what the server would choose, what is wrong, and the remedy

@@ -20,6 +20,7 @@ mod lint;
 mod list;
 mod llama_flags;
 mod perplexity;
+mod pid_file;
 mod piped;
 mod plan;
 mod prompt;
@@ -34,6 +35,7 @@ pub(crate) mod serve;
 pub(crate) mod serve_args;
 pub(crate) mod shelf;
 mod show;
+mod stop;
 mod talk;
 mod tenant;
 mod usage;
@@ -78,6 +80,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Completions(args) => completions::run(&args, Cli::command()),
         Task::Man(args) => completions::run_man(&args, Cli::command()),
         Task::Health(args) => health::run(&args),
+        Task::Stop(args) => stop::run(&args),
         Task::Devices(args) => devices::run(&args),
         Task::Doctor(args) => return doctor::run(&args).map(|wrong| ExitCode::from(u8::from(wrong))),
         Task::Ps(args) => ps::run(&args),

@@ -37,7 +37,7 @@ impl ServerArgs {
     }
 
     /// The address to which requests are sent.
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let named = self.url.as_ref().map(|url| url.trim_end_matches('/').to_owned());
         named.unwrap_or_else(|| url_of(&self.host, self.port))
     }
@@ -135,8 +135,8 @@ mod tests {
         }
         assert_eq!(
             names,
-            ["explain", "cache", "prompt", "ps", "health", "usage"],
-            "tests/it/asking.rs runs each"
+            ["explain", "cache", "prompt", "ps", "health", "stop", "usage"],
+            "tests/it/asking.rs runs each but `stop`, which sends a signal"
         );
     }
 

@@ -13,7 +13,7 @@ use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::serve_args::{Clients, ServeArgs, ServerSetup};
 use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
-use super::{example, remote::url_of};
+use super::{example, pid_file, remote::url_of};
 use kvik_server::{
     accounts::ledger::Ledger,
     api,
@@ -58,6 +58,9 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     let mut clients = args.clients()?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
     let port = runtime.block_on(open_port(args, &clients.keys, inherited))?;
+    // `kvik stop` finds it by this; held until the end.
+    let _pid_file = pid_file::hold(port.address.port())
+        .inspect_err(|error| tracing::debug!("`kvik stop` will not find this server: {error}"));
     let kv_events = runtime.block_on(args.kv_events(&clients, shelf.is_some()))?;
     let began = Instant::now();
     let loaded = shelf.is_none().then(|| args.load(kv_events.as_ref())).transpose()?;
