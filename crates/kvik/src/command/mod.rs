@@ -15,6 +15,7 @@ pub(crate) mod example;
 mod explain;
 pub(crate) mod flags;
 mod health;
+mod images;
 mod inspect;
 mod lint;
 mod list;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     Cli, Task,
     chat::{self, ChatArgs},
-    piped,
+    images, piped,
     talk::{self, AnswerPiece, TalkArgs, Turn},
 };
 use kvik_serving::{
@@ -92,6 +92,7 @@ fn is_at_terminal() -> bool {
 impl RunArgs {
     fn answer(&self, model: &ModelArgs, prompt: String) -> anyhow::Result<()> {
         logging::start(LogFormat::Text, "warn");
+        images::refuse(&prompt)?;
         talk::tell_of_demonstration(model);
         let Loaded { serving, handle, .. } = load::open(model, &self.cache, Capacity::ONE)?;
         if self.talk.verbose {

@@ -1,5 +1,7 @@
 //! Code shared by `chat` and `run`: flags of an answer, its pieces, and an answer directly from the engine.
 
+mod set;
+
 use std::{
     sync::mpsc::{Receiver, Sender, channel},
     time::{Duration, Instant},

@@ -1,66 +1,109 @@
 //! The conversation of a terminal, and the effect of each input line on it.
 
-use std::{fs::OpenOptions, io::Write, sync::Arc};
+use std::{fs::OpenOptions, io::Write};
 
 use anyhow::Context;
-use kvik_memory::context::MemorySettings;
 use serde_json::{Value, json};
 
 use super::{
-    client::{Answered, LocalClient},
+    ChatArgs,
+    client::Answered,
+    engine::{Engine, Remembering, Setup},
     kept::{FoundConversation, KeptConversations, ListedConversation},
     line::{HELP, InputLine},
     report,
     screen::Screen,
 };
-use crate::command::talk::TalkArgs;
-use kvik_server::{app::App, clock::unix_seconds};
-use kvik_serving::{causes::with_causes, settings::size::ByteSize};
+use crate::command::{images, talk::TalkArgs};
+use kvik_server::clock::unix_seconds;
+use kvik_serving::{
+    causes::with_causes,
+    settings::{model::ModelArgs, size::ByteSize},
+};
 
 /// Maximum conversations that `/list` shows.
 const LISTED_MAX: usize = 50;
-
-/// Settings of memory beyond the context.
-pub(super) struct Remembering {
-    pub(super) on: bool,
-    /// The bounds of its segments, or why memory is unavailable.
-    pub(super) settings: Result<MemorySettings, String>,
-}
 
 /// `Err` with the reason if conversations end with the program.
 pub(super) type Lasting = Result<(), String>;
 
 /// A conversation in the terminal.
 pub(super) struct TerminalChat {
-    app: Arc<App>,
-    client: LocalClient,
-    screen: Screen,
-    talk: TalkArgs,
-    remembering: Remembering,
-    lasting: Lasting,
+    pub(super) engine: Engine,
+    pub(super) setup: Setup,
+    pub(super) model: ModelArgs,
+    pub(super) screen: Screen,
+    pub(super) talk: TalkArgs,
+    pub(super) lasting: Lasting,
     /// Id of the conversation, once it has an answer or a name of its own.
-    id: Option<String>,
+    pub(super) id: Option<String>,
     /// Name of the conversation.
     name: Option<String>,
     /// `kvik.memory` of the last answer.
-    memory: Value,
+    pub(super) memory: Value,
+    /// A question without an answer, to be edited.
+    draft: String,
+    /// The system message for which the conversation would end, while that is asked.
+    asked_system: Option<String>,
 }
 
 impl TerminalChat {
     pub(super) fn new(
-        app: Arc<App>,
-        client: LocalClient,
+        (engine, setup): (Engine, Setup),
         screen: Screen,
-        talk: TalkArgs,
-        remembering: Remembering,
+        args: &ChatArgs,
         lasting: Lasting,
     ) -> TerminalChat {
-        let (id, name, memory) = (None, None, Value::Null);
-        TerminalChat { app, client, screen, talk, remembering, lasting, id, name, memory }
+        TerminalChat {
+            engine,
+            setup,
+            model: args.model.clone(),
+            screen,
+            talk: args.talk.clone(),
+            lasting,
+            id: None,
+            name: None,
+            memory: Value::Null,
+            draft: String::new(),
+            asked_system: None,
+        }
+    }
+
+    /// Ends running work.
+    pub(super) fn close(&self) {
+        self.engine.close();
+    }
+
+    /// The prompt of the next line.
+    pub(super) fn prompt(&self) -> &'static str {
+        if self.asked_system.is_some() { "y or n> " } else { "> " }
+    }
+
+    /// The beginning of the next line: a question that was not answered.
+    pub(super) fn take_draft(&mut self) -> String {
+        std::mem::take(&mut self.draft)
+    }
+
+    /// Takes Ctrl-C at the prompt, which drops the line.
+    pub(super) fn interrupt(&mut self) {
+        self.asked_system = None;
+        self.screen.note("Ctrl-D or /bye leaves");
+    }
+
+    /// Takes a line; false if it ends the program.
+    pub(super) fn enter(&mut self, line: &str) -> bool {
+        if let Some(system) = self.asked_system.take() {
+            self.decide(line, system);
+            return true;
+        }
+        let line = InputLine::parse(line);
+        let goes_on = line != InputLine::Quit;
+        self.take(line);
+        goes_on
     }
 
     /// Executes an input line.
-    pub(super) fn take(&mut self, line: InputLine<'_>) {
+    fn take(&mut self, line: InputLine<'_>) {
         if let Err(error) = self.follow(line) {
             self.screen.line(&format!("error: {}", with_causes(&error)));
         }
@@ -71,16 +114,18 @@ impl TerminalChat {
             InputLine::Nothing | InputLine::Quit => {}
             InputLine::Say(text) => return self.say(text),
             InputLine::Help => self.screen.line(HELP),
-            InputLine::System(text) => {
-                self.talk.system = (!text.is_empty()).then(|| text.to_owned());
-                self.begin();
-            }
+            InputLine::System(text) => self.change_system(text),
+            InputLine::Values => self.show_values(),
+            InputLine::Set(name, value) => self.talk.set(name, value).map_err(anyhow::Error::msg)?,
+            InputLine::Model("") => return self.show_model(),
+            InputLine::Model(name) => return self.exchange_model(name),
             InputLine::Reset => self.begin(),
             InputLine::Stats => self.show_stats(),
             InputLine::Memory => return self.show_memory(),
             InputLine::Remember(on) => self.remember(on),
             InputLine::Correct(text) => return self.correct(text),
             InputLine::Undo => return self.undo(),
+            InputLine::Retry => return self.retry(),
             InputLine::Save(name) => return self.save(name),
             InputLine::Load(name) => return self.load(name),
             InputLine::List => return self.list(),
@@ -92,7 +137,7 @@ impl TerminalChat {
     }
 
     fn kept(&self) -> KeptConversations<'_> {
-        KeptConversations(&self.client)
+        KeptConversations(&self.engine.client)
     }
 
     /// Begins a new conversation.
@@ -100,19 +145,54 @@ impl TerminalChat {
         (self.id, self.name, self.memory) = (None, None, Value::Null);
     }
 
+    /// Changes the system message of the next conversation; asks before the present one ends.
+    fn change_system(&mut self, text: &str) {
+        if self.id.is_none() {
+            return self.begin_with(text.to_owned());
+        }
+        let name = self.name.as_deref().unwrap_or("this conversation");
+        let stays = if self.lasting.is_ok() { " stays in /list" } else { " ends with the program" };
+        self.screen
+            .line(&format!("a system message begins a new conversation; {name}{stays}: begin, y or n?"));
+        self.asked_system = Some(text.to_owned());
+    }
+
+    /// Takes the answer to the question whether a new conversation begins.
+    fn decide(&mut self, answer: &str, system: String) {
+        match answer.trim().to_lowercase().as_str() {
+            "y" | "yes" => self.begin_with(system),
+            _ => self.screen.note("the conversation goes on with the system message that it has"),
+        }
+    }
+
+    fn begin_with(&mut self, system: String) {
+        self.talk.system = Some(system).filter(|system| !system.is_empty());
+        self.begin();
+    }
+
+    fn show_values(&mut self) {
+        let values = self.talk.values(&self.engine.app.serving.model.sampling);
+        values.iter().for_each(|line| self.screen.line(line));
+        self.screen.line("/set NAME VALUE changes one for the next answers");
+    }
+
     fn say(&mut self, text: &str) -> anyhow::Result<()> {
+        self.draft = text.to_owned();
+        images::refuse(text)?;
         let body = self.body(text)?;
-        let TerminalChat { client, screen, .. } = self;
-        match client.chat(&body, &mut |piece| screen.piece(piece))? {
+        let TerminalChat { engine, screen, .. } = self;
+        match engine.client.chat(&body, &mut |piece| screen.piece(piece))? {
             Answered::Whole(answer) => {
                 let kvik = &answer.report["kvik"];
                 let own = |field: &str| kvik["conversation"][field].as_str().map(str::to_owned);
                 (self.id, self.name, self.memory) = (own("id"), own("name"), kvik["memory"].clone());
+                self.draft.clear();
                 self.screen.answered(&answer);
             }
             Answered::Stopped => {
                 self.screen.line("");
-                self.screen.note("stopped; the question is not part of the conversation");
+                self.screen
+                    .note("stopped; the question is not part of the conversation, and can be asked again");
             }
         }
         Ok(())
@@ -129,7 +209,7 @@ impl TerminalChat {
         body["messages"] = Value::Array(messages);
         body["stream"] = json!(true);
         body["stream_options"] = json!({"include_usage": true});
-        body["kvik"] = json!({"memory": self.remembering.on, "conversation": conversation});
+        body["kvik"] = json!({"memory": self.engine.remembering.on, "conversation": conversation});
         Ok(body)
     }
 
@@ -140,16 +220,32 @@ impl TerminalChat {
 
     /// Removes the last question and its answer.
     fn undo(&mut self) -> anyhow::Result<()> {
+        match self.take_back()? {
+            Some(question) => self.screen.note(&format!("taken back: {}", report::shortened(&question))),
+            None => self.screen.line("there is nothing to take back"),
+        }
+        Ok(())
+    }
+
+    /// Asks the last question again, in place of its answer.
+    fn retry(&mut self) -> anyhow::Result<()> {
+        match self.take_back()? {
+            Some(question) => self.say(&question),
+            None => {
+                self.screen.line("there is nothing to ask again");
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes the last question and its answer, and returns the question; `None` if there is none.
+    fn take_back(&mut self) -> anyhow::Result<Option<String>> {
         let found = self.id.as_ref().map(|id| self.kept().find(id)).transpose()?;
         let last = found.as_ref().and_then(last_question);
-        let (Some(found), Some(index)) = (&found, last) else {
-            self.screen.line("there is nothing to take back");
-            return Ok(());
-        };
+        let (Some(found), Some(index)) = (&found, last) else { return Ok(None) };
         self.kept().take_back(&found.id, index)?;
         self.memory = Value::Null;
-        self.screen.note(&format!("taken back: {}", report::shortened(text_of(&found.messages[index]))));
-        Ok(())
+        Ok(Some(text_of(&found.messages[index]).to_owned()))
     }
 
     fn save(&mut self, name: &str) -> anyhow::Result<()> {
@@ -240,10 +336,10 @@ impl TerminalChat {
     }
 
     fn remember(&mut self, on: bool) {
-        match &self.remembering.settings {
+        match &self.engine.remembering.settings {
             Err(why) if on => self.screen.line(&format!("nothing can be remembered: {why}")),
             _ => {
-                self.remembering.on = on;
+                self.engine.remembering.on = on;
                 let off = "memory is off: the conversation ends with the context";
                 self.screen.line(if on { "memory is on" } else { off });
             }
@@ -258,14 +354,14 @@ impl TerminalChat {
     }
 
     fn show_memory(&mut self) -> anyhow::Result<()> {
-        let mut lines = vec![match &self.remembering {
+        let mut lines = vec![match &self.engine.remembering {
             Remembering { settings: Err(why), .. } => format!("nothing can be remembered: {why}"),
             Remembering { on: false, .. } => "memory is off; /memory on switches it on".to_owned(),
             Remembering { settings: Ok(settings), .. } => {
                 format!("memory is on: {}", report::settings(settings))
             }
         }];
-        if let Some(id) = self.id.as_ref().filter(|_| self.remembering.on) {
+        if let Some(id) = self.id.as_ref().filter(|_| self.engine.remembering.on) {
             lines.extend(self.remembered(id)?);
         }
         lines.iter().for_each(|line| self.screen.line(line));
@@ -284,7 +380,7 @@ impl TerminalChat {
     }
 
     fn show_stats(&mut self) {
-        let stats = self.app.serving.engine.stats();
+        let stats = self.engine.app.serving.engine.stats();
         self.screen.line(&format!(
             "{} of {} in use; {} prompt tokens so far, {} of them reused",
             ByteSize((stats.kv_bytes - stats.kv_free_bytes) as u64),

@@ -2,13 +2,14 @@ use std::{
     io::Write,
     path::PathBuf,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use clap::Parser;
 
-use super::*;
-use kvik_serving::handle::Handle;
+use super::{engine::remembering, *};
+use kvik_server::app::App;
+use kvik_serving::settings::size::ByteSize;
 
 const CONTEXT: usize = 1024;
 const MEMORY: [&str; 6] = ["--memory-recent", "300", "--memory-summary", "64", "--memory-trigger", "120"];
@@ -40,9 +41,7 @@ impl Write for Written {
 /// A terminal with the embedded model.
 struct Terminal {
     chat: TerminalChat,
-    app: Arc<App>,
     written: Written,
-    handle: Handle,
 }
 
 /// A user's directory that lasts for a test.
@@ -66,19 +65,18 @@ impl Home {
 impl Terminal {
     fn new(own: &[&str]) -> Terminal {
         let cache = CacheArgs::in_ram(CONTEXT, ByteSize(64 << 20));
-        let args = flags(&[&["--max-tokens", "24"], own].concat());
-        let loaded = load::open(&ModelArgs::embedded(), &cache, CAPACITY).unwrap();
-        let (config, remembering) = args.remembering(CONTEXT).unwrap();
-        let records = args.records().unwrap();
-        let lasting = records.as_ref().map(drop).map_err(String::clone);
-        let app = app(loaded.serving, config, records.ok(), Places::default());
+        let args = ChatArgs { cache, ..flags(&[&["--max-tokens", "24"], own].concat()) };
+        let (setup, lasting) = args.setup().unwrap();
+        let engine = setup.open(&args.model).unwrap();
         let written = Written::default();
         let screen = Screen::plain(written.clone());
-        let client = client(app.clone()).unwrap();
-        let mut chat =
-            TerminalChat::new(app.clone(), client, screen, args.talk.clone(), remembering, lasting);
+        let mut chat = TerminalChat::new((engine, setup), screen, &args, lasting);
         args.open_conversation(&mut chat).unwrap();
-        Terminal { chat, app, written, handle: loaded.handle }
+        Terminal { chat, written }
+    }
+
+    fn app(&self) -> &App {
+        &self.chat.engine.app
     }
 
     /// The output since the last call.
@@ -88,7 +86,7 @@ impl Terminal {
 
     /// Enters a line and returns its output.
     fn types(&mut self, line: &str) -> String {
-        self.chat.take(InputLine::parse(line));
+        assert!(self.chat.enter(line), "{line} does not end the program");
         self.shown()
     }
 
@@ -109,14 +107,14 @@ impl Terminal {
         while quiet < 4 {
             assert!(Instant::now() < deadline, "something runs on");
             std::thread::sleep(Duration::from_millis(10));
-            quiet = if self.app.serving.engine.stats().running == 0 { quiet + 1 } else { 0 };
+            quiet = if self.app().serving.engine.stats().running == 0 { quiet + 1 } else { 0 };
         }
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        self.handle.shutdown(Duration::ZERO);
+        self.chat.close();
     }
 }
 
@@ -259,11 +257,100 @@ fn without_memory_a_conversation_ends_with_the_context() {
 
 #[test]
 fn bounds_that_do_not_fit_are_an_error_where_they_were_asked_for() {
-    let (config, remembering) = flags(&[]).remembering(256).unwrap();
-    assert!(!config.on && !remembering.on && remembering.settings.is_err());
-    assert!(flags(&["--memory", "on"]).remembering(256).is_err());
+    let within = |own: &[&str], context| remembering(&flags(own).memory, context);
+    let (config, none) = within(&[], 256).unwrap();
+    assert!(!config.on && !none.on && none.settings.is_err());
+    assert!(within(&["--memory", "on"], 256).is_err());
     assert!(Flags::try_parse_from(["kvik", "--resume", "--system", "x"]).is_err(), "it has a system message");
-    let off = flags(&["--memory", "off"]).remembering(256).unwrap().1;
-    assert!(!off.on);
-    assert!(flags(&[]).remembering(CONTEXT).unwrap().1.on);
+    assert!(!within(&["--memory", "off"], 256).unwrap().1.on);
+    assert!(within(&[], CONTEXT).unwrap().1.on);
+}
+
+#[test]
+fn a_question_is_asked_again_in_place_of_its_answer() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&[]);
+    assert!(terminal.types("/retry").contains("nothing to ask again"));
+    terminal.types("My dog is called Bolt.");
+    let answer = terminal.types("What is my dog called?");
+    let again = terminal.types("/retry");
+    assert!(answer.contains("Bolt") && again.contains("Bolt"), "{again}");
+    assert!(terminal.types("/list").contains("(4 messages"), "the question is there once");
+}
+
+#[test]
+fn a_system_message_asks_before_it_ends_the_conversation() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&[]);
+    assert_eq!(terminal.types("/system Be brief."), "", "nothing has begun");
+    terminal.types("My dog is called Bolt.");
+    assert!(
+        terminal
+            .types("/set system Be long.")
+            .contains("My dog is called Bolt. stays in /list: begin, y or n?")
+    );
+    assert_eq!(terminal.chat.prompt(), "y or n> ");
+    assert!(terminal.types("no").contains("goes on"));
+    assert!(terminal.types("What is my dog called?").contains("Bolt"));
+    terminal.types("/system Be long.");
+    assert_eq!((terminal.types(" Y "), terminal.chat.prompt()), (String::new(), "> "));
+    assert!(!terminal.types("What is my dog called?").contains("Bolt"), "a new one has begun");
+    assert!(terminal.types("/set").contains("system       Be long."));
+    assert_eq!(terminal.types("/list").lines().count(), 2);
+}
+
+#[test]
+fn a_question_without_an_answer_is_there_to_be_edited() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&[]);
+    let file = home.file("dog.png");
+    std::fs::write(&file, "").unwrap();
+    let question = format!("What is on {}?", file.display());
+    let refused = terminal.types(&question);
+    assert!(refused.contains("error: the image") && refused.contains("text alone"), "{refused}");
+    assert_eq!(terminal.chat.take_draft(), question);
+    assert_eq!(terminal.chat.take_draft(), "");
+    terminal.types("Hello there!");
+    assert_eq!(terminal.chat.take_draft(), "", "it was answered");
+    assert!(terminal.types("/list").contains("(2 messages"));
+}
+
+#[test]
+fn values_are_set_for_the_next_answers() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&[]);
+    assert_eq!(terminal.types("/set max_tokens 1"), "");
+    assert!(terminal.types("Who are you?").contains("1 generated"));
+    assert!(terminal.types("/set").contains("max_tokens   1"));
+    assert!(terminal.types("/set temperature hot").contains("error: temperature takes"));
+}
+
+#[test]
+fn a_conversation_goes_on_with_another_model() {
+    let tiny = kvik_testing::tiny_model();
+    for (memory, lasts) in [(&[][..], true), (&["--memory", "off"], false)] {
+        let home = Home::new();
+        let models = home.file("models");
+        let mut terminal = home.terminal(&[memory, &["--models-dir", models.to_str().unwrap()]].concat());
+        terminal.types("My dog is called Bolt.");
+        let shown = terminal.types(&format!("/model {}", tiny.display()));
+        assert!(shown.contains("kvik-tiny"), "{shown}");
+        assert!(!terminal.app().serving.model.embedded, "{lasts}");
+        assert!(terminal.types("What is my dog called?").contains("Bolt"), "{lasts}");
+        let refused = terminal.types("/model gone");
+        assert!(refused.contains("error: there is no model at gone"), "{refused}");
+        let broken = home.file("broken.gguf");
+        std::fs::write(&broken, b"GGUF").unwrap();
+        let refused = terminal.types(&format!("/model {}", broken.display()));
+        assert!(refused.contains("goes on: ") && refused.contains("broken.gguf"), "{refused}");
+        assert!(terminal.types("What is my dog called?").contains("Bolt"), "the one before is there");
+        assert!(terminal.types("/model").contains("kvik-tiny"));
+    }
+}
+
+#[test]
+fn a_line_ends_the_program() {
+    let mut terminal = Terminal::new(&["--memory", "off"]);
+    assert!(!terminal.chat.enter("/bye"));
+    assert_eq!(terminal.chat.prompt(), "> ");
 }
