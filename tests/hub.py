@@ -1,9 +1,11 @@
-"""A hub of models on this machine, with the routes of the Hugging Face hub that kvik asks: listings, redirects and ranges."""
+"""A hub of models on this machine, with the routes of the Hugging Face hub that kvik asks: searches, listings, redirects and
+ranges."""
 import hashlib
 import http.server
 import json
 import re
 import time
+import urllib.parse
 
 from local import Local
 
@@ -32,6 +34,11 @@ class Hub(Local):
         ]
         return json.dumps({"sha": COMMIT, "siblings": siblings}).encode()
 
+    def found(self, query):
+        word = urllib.parse.parse_qs(query)["search"][0].lower()
+        names = [name for name in self.repositories if word in name.lower()]
+        return json.dumps([{"id": name, "downloads": 1000 - at, "gated": False} for at, name in enumerate(names)]).encode()
+
     def handler(hub):
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -41,6 +48,8 @@ class Hub(Local):
 
             def do_GET(self):
                 hub.asked.append(self.path)
+                if match := re.fullmatch(r"/api/models\?(.*)", self.path):
+                    return self.answer(200, hub.found(match[1]))
                 if match := re.match(r"/api/models/([^/]+/[^/?]+)(/revision/[^?]*)?\?", self.path):
                     files = hub.repositories.get(match[1])
                     return self.answer(200, hub.listing(files)) if files else self.answer(404, b"{}")

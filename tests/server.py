@@ -44,7 +44,9 @@ class Server:
         self.state = tempfile.TemporaryDirectory(prefix="kvik-state-")
         argv = [*wrap, str(binary), *command, "--port", str(self.port), *map(str, flags)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
-        clean |= {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": self.state.name}
+        # No model of this machine's user is the default one.
+        models = str(pathlib.Path(self.state.name) / "models")
+        clean |= {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": self.state.name, "KVIK_MODELS_DIR": models}
         self.process = subprocess.Popen(
             argv, env=clean | (env or {}), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )

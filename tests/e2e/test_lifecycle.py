@@ -143,15 +143,21 @@ def test_a_plan_says_what_fits_this_machine_where_no_memory_is_named():
     assert re.search(r"fits [0-9.]+ [GMT]iB", planned) and "fits -" not in planned, planned
 
 
-def test_the_embedded_model_says_that_it_answers_where_others_have_names(tmp_path):
+def test_the_embedded_model_says_that_it_is_a_demonstration(tmp_path):
     home = {name: str(tmp_path) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "KVIK_MODELS_DIR")}
     env = {**os.environ, **home, "KVIK_CACHE_DISK": "off"}
-    run = lambda *words: subprocess.run([BINARY, *words], capture_output=True, text=True, timeout=120, env=env)
+    run = lambda *words: subprocess.run(
+        [BINARY, *words], capture_output=True, text=True, timeout=120, env=env, stdin=subprocess.DEVNULL
+    )
+    told = "is a demonstration that knows little; `kvik pull qwen3:0.6b`"
     alone = run("run", "hi")
-    assert alone.returncode == 0 and "the embedded model answers" not in alone.stderr, alone.stderr
+    assert alone.returncode == 0 and told in alone.stderr and "\x1b" not in alone.stderr, alone.stderr
     assert run("pull", TINY / "kvik-tiny-q8_0.gguf", "--name", "smol").returncode == 0
-    beside = run("run", "--", "hi there, you")
-    assert beside.returncode == 0 and "the embedded model answers" in beside.stderr and "smol" in beside.stderr, beside
+    beside = run("run", "hi there, you")
+    assert beside.returncode == 0 and told not in beside.stderr, "the model that was pulled answers"
+    asked = run("run", "embedded", "hi there, you")
+    assert asked.returncode == 0 and told in asked.stderr, asked.stderr
+    assert asked.stdout == beside.stdout, "it is the same model"
 
 
 def test_sigterm_ends_answers_with_many_log_probabilities_within_the_grace():

@@ -1,10 +1,16 @@
-"""`kvik chat`, driven through its pipes: a long conversation is remembered, and what was said is there after a kill."""
+"""`kvik chat` through its pipes and in a terminal: a conversation is remembered, edited, and there after a kill."""
+import fcntl
+import json
 import os
+import pty
+import re
 import selectors
 import signal
 import subprocess
+import termios
 import time
 
+import pytest
 from server import BINARY
 
 FLAGS = ("--context", "1024", "--memory-recent", "300", "--memory-summary", "64", "--memory-trigger", "120")
@@ -18,15 +24,22 @@ PAUSE = 0.1
 STATUS = "tokens/s"
 
 
+def environment(home):
+    """That of a user with this directory."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
+    homes = {name: str(home) for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "KVIK_MODELS_DIR")}
+    return clean | homes | {"KVIK_CACHE_DISK": "off", "TERM": "xterm"}
+
+
 class Terminal:
     """A running `kvik chat` of a user with this directory; a context manager that leaves no process behind."""
 
     def __init__(self, *flags, home):
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
-        clean |= {"XDG_CONFIG_HOME": str(home), "XDG_STATE_HOME": str(home), "KVIK_CACHE_DISK": "off"}
         command = [str(BINARY), "chat", *FLAGS, *flags]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, env=clean, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            command, env=environment(home), stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT
+        )
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.process.stdout, selectors.EVENT_READ)
         self.greeting = self.type("/help", end="Ctrl-C stops an answer")
@@ -119,3 +132,112 @@ def test_an_interrupt_stops_the_answer_and_then_the_program(tmp_path):
         assert STATUS in terminal.type("My dog is called Bolt.")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.process.wait(SECONDS) == 130
+
+
+def test_three_quotes_begin_and_end_a_text_of_several_lines(tmp_path):
+    with Terminal("--max-tokens", "24", home=tmp_path) as terminal:
+        for line in ('"""My dog', "is called"):
+            terminal.send(line)
+        terminal.type('Bolt."""')
+        terminal.type(f"/export {tmp_path / 'talk.json'}", end="written: ")
+        terminal.send("/bye")
+        assert terminal.process.wait(SECONDS) == 0
+    assert "My dog\\nis called\\nBolt." in (tmp_path / "talk.json").read_text()
+
+
+class Keyboard:
+    """`kvik` in a terminal of its own: keys are typed, and what is shown is read without its escape sequences."""
+
+    def __init__(self, *command, home):
+        self.main, terminal = pty.openpty()
+        self.process = subprocess.Popen(
+            [str(BINARY), *command], env=environment(home), stdin=terminal, stdout=terminal, stderr=terminal,
+            # Ctrl-C reaches whoever has it as the terminal of its session.
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(terminal)
+        self.shown = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.main)
+
+    def press(self, keys):
+        os.write(self.main, keys.encode())
+
+    def enter(self, line):
+        """Types a line at the prompt."""
+        self.wait_for("> ")
+        self.press(line + "\r")
+
+    def wait_for(self, text):
+        """What is shown until `text`, which is then behind."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self.shown:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.main, selectors.EVENT_READ)
+                assert selector.select(deadline - time.monotonic()), f"no {text!r} in {SECONDS} s: {self.shown}"
+            read = os.read(self.main, 1 << 16).decode(errors="replace")
+            self.shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", read).replace("\r", "")
+        before, self.shown = self.shown.split(text, 1)
+        return before
+
+
+CHAT = ("chat", *FLAGS, "--max-tokens", "24")
+
+
+def test_a_question_is_there_again_after_ctrl_c(tmp_path):
+    with Keyboard("chat", *FLAGS, *LONG, home=tmp_path) as keyboard:
+        keyboard.enter("Tell me a story.")
+        # The first words of the answer.
+        keyboard.wait_for("story.\n")
+        keyboard.wait_for(" ")
+        keyboard.press("\x03")
+        keyboard.wait_for("stopped; the question is not part of the conversation")
+        keyboard.wait_for("> Tell me a story.")
+        # Ctrl-U empties the line.
+        keyboard.press("\x15/set max_tokens 4\r")
+        keyboard.enter("Tell me a tale.")
+        keyboard.wait_for(STATUS)
+        keyboard.enter("/list")
+        keyboard.wait_for("Tell me a tale.  (2 messages")
+
+
+def test_alt_enter_begins_another_line(tmp_path):
+    with Keyboard(*CHAT, home=tmp_path) as keyboard:
+        keyboard.enter("My dog is\x1b\rcalled Bolt.")
+        keyboard.wait_for(STATUS)
+        keyboard.enter(f"/export {tmp_path / 'talk.json'}")
+        keyboard.wait_for("written: ")
+        keyboard.enter("/bye")
+        assert keyboard.process.wait(SECONDS) == 0
+    messages = json.loads((tmp_path / "talk.json").read_text())["messages"]
+    assert messages[0]["content"] == "My dog is\ncalled Bolt."
+
+
+def test_a_name_without_a_prompt_is_talked_with_in_a_terminal(tmp_path):
+    with Keyboard("run", "embedded", "--max-tokens", "24", "--cache-ram", "64MiB", home=tmp_path) as keyboard:
+        keyboard.wait_for("is a demonstration")
+        keyboard.enter("Who are you?")
+        keyboard.wait_for("kvik-tiny")
+        keyboard.wait_for(STATUS)
+        keyboard.wait_for("> ")
+        keyboard.press("\x04")
+        assert keyboard.process.wait(SECONDS) == 0
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_system_message_asks_before_the_conversation_ends(tmp_path, answer):
+    with Keyboard(*CHAT, home=tmp_path) as keyboard:
+        keyboard.enter("My dog is called Bolt.")
+        keyboard.wait_for(STATUS)
+        keyboard.enter("/system Be brief.")
+        keyboard.wait_for("begin, y or n?")
+        keyboard.enter(answer)
+        keyboard.enter("What is my dog called?")
+        keyboard.wait_for("called?\n")
+        assert ("Bolt" in keyboard.wait_for(STATUS)) == (answer == "n")
