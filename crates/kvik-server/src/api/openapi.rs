@@ -10,7 +10,7 @@ use axum::{http::HeaderMap, response::Response};
 use crate::http::tagged::Tagged;
 
 /// The document, with one line per path and per schema.
-pub(super) const DOCUMENT: &str = include_str!("openapi.json");
+pub(crate) const DOCUMENT: &str = include_str!("openapi.json");
 
 pub(super) async fn document(headers: HeaderMap) -> Response {
     static TAGGED: LazyLock<Tagged> = LazyLock::new(|| {

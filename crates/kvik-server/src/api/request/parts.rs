@@ -78,5 +78,39 @@ pub(crate) fn described<T: FromBody>() -> SchemaOf {
 pub(crate) fn schema<T: FromBody>(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let mut schema = Map::new();
     T::describe(generator, &mut schema);
+    let properties = schema.get("properties").cloned().unwrap_or_default();
+    if let Some(Value::Array(required)) = schema.get_mut("required") {
+        // An explicit null counts as absent, so a field that accepts it may be absent.
+        required.retain(|name| !accepts_null(&properties[name.as_str().unwrap_or_default()]));
+    }
     schema.into()
+}
+
+/// Whether a schema says that null is valid.
+#[cfg(test)]
+fn accepts_null(schema: &Value) -> bool {
+    let is_null = |name: &Value| name == "null";
+    let named = &schema["type"];
+    let by_type = is_null(named) || named.as_array().is_some_and(|names| names.iter().any(is_null));
+    let of = |key: &str| schema[key].as_array().is_some_and(|any| any.iter().any(accepts_null));
+    by_type || of("anyOf") || of("oneOf")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::api::openapi::DOCUMENT;
+
+    use super::*;
+
+    /// A client that is made of the document would have to send `tools` otherwise.
+    #[test]
+    fn only_messages_are_required_of_a_chat() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        let body = &document["paths"]["/v1/chat/completions"]["post"]["requestBody"];
+        let mut schema = &body["content"]["application/json"]["schema"];
+        if let Some(path) = schema["$ref"].as_str() {
+            schema = document.pointer(path.trim_start_matches('#')).unwrap();
+        }
+        assert_eq!(schema["required"], serde_json::json!(["messages"]));
+    }
 }
