@@ -11,9 +11,7 @@ use other as system;
 use unix as system;
 
 use system::is_open_to_others;
-pub use system::{
-    Hangups, fail_writes_beyond_limit, give_priority_up, open_files, stop_signal, terminate,
-};
+pub use system::{Hangups, fail_writes_beyond_limit, give_priority_up, open_files, stop_signal, terminate};
 
 /// Warns about a file that others can read: a key, the secret that yields every salt, the tenants file with all names.
 pub fn warn_if_readable_by_others(path: &std::path::Path, what: &str) {
