@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use kvik_cache::{StopReason, Token};
-use kvik_engine::api::{Cached, PinnedPrompt, Report, Request, Wants};
+use kvik_engine::api::{Cached, PinnedPrompt, Report, Request, Sampling, Wants};
 use kvik_engine::engine::Engine;
+use kvik_memory::random::random;
 use kvik_session::{EncodedChat, Texts};
 
 use crate::answer::Answer;
@@ -55,6 +56,14 @@ impl Model {
     /// As [`generate`](Model::generate), and if the model has no template.
     pub fn chat(&self, messages: &[Message], options: &AnswerOptions) -> Result<Answer, Error> {
         self.generate(messages, options)
+    }
+
+    /// Options of an answer that is sampled as the model's makers recommend, in its files or for its family, else by kvik's
+    /// defaults (temperature 0.8, top-k 40, top-p 0.95, min-p 0.05), with a random seed; up to the end of the context.
+    /// `kvik serve` and `kvik run` sample so by default.
+    pub fn recommended_options(&self) -> AnswerOptions {
+        let sampling = self.core.opened.session.sampling.sampling();
+        AnswerOptions { sampling: Sampling { seed: random(), ..sampling }, ..AnswerOptions::GREEDY }
     }
 
     /// Embedding of a text: the hidden state of its last token, or the mean over all tokens, as the model's files

@@ -242,6 +242,21 @@ fn an_explanation_is_what_the_answer_then_reports() {
 }
 
 #[test]
+fn recommended_sampling_is_that_of_the_models_makers() {
+    let tiny = model();
+    let recommended = tiny.recommended_options();
+    assert_ne!(recommended.sampling.seed, tiny.recommended_options().sampling.seed);
+    let ask = |options: AnswerOptions| {
+        tiny.generate("Who are you?", &options.at_most(20)).unwrap().finish().unwrap().0
+    };
+    assert_eq!(ask(recommended), ask(AnswerOptions::GREEDY), "the embedded model is asked greedily");
+    let path = kvik_testing::golden("arch-gemma3.gguf");
+    let gemma = Model::open(Options { kv_bytes: Some(16 << 20), ..Options::new(path) }).unwrap();
+    let Sampling { temperature, top_k, top_p, min_p, .. } = gemma.recommended_options().sampling;
+    assert_eq!((temperature, top_k, top_p, min_p), (1.0, 64, 0.95, 0.0));
+}
+
+#[test]
 fn messages_are_written_as_others_write_them() {
     let message = Message::assistant("Seven.");
     let json = serde_json::to_string(&message).unwrap();
