@@ -260,8 +260,8 @@ mod tests {
             assert!(family.names.iter().all(|part| plain(part) == **part), "{:?}", family.names);
             let SamplingOptions { temperature, top_p, min_p, repetition_penalty, .. } = family.sampling;
             assert!(temperature.is_some_and(|temperature| (0.0..=2.0).contains(&temperature)), "{index}");
-            let shares = [top_p, min_p].into_iter().flatten();
-            assert!(shares.into_iter().all(|share| (0.0..=1.0).contains(&share)), "{index}");
+            let mut shares = [top_p, min_p].into_iter().flatten();
+            assert!(shares.all(|share| (0.0..=1.0).contains(&share)), "{index}");
             assert!(repetition_penalty.is_none_or(|penalty| (1.0..=1.3).contains(&penalty)), "{index}");
         }
     }

@@ -214,16 +214,15 @@ impl fmt::Display for SamplingDefaults {
             ("presence_penalty", self.presence_penalty, 0.0),
             ("frequency_penalty", self.frequency_penalty, 0.0),
         ];
-        let on = penalties.iter().filter(|(_, penalty, off)| penalty.value != *off);
-        let mut count = 0;
-        for (name, penalty, _) in on {
-            count += 1;
+        let on = || penalties.iter().filter(|(_, penalty, off)| penalty.value != *off);
+        for (name, penalty, _) in on() {
             write!(f, ", {name} {} ({})", penalty.value, penalty.source)?;
         }
-        if count > 0 {
-            write!(f, ", penalty_last_n {} ({})", self.penalty_last_n.value, self.penalty_last_n.source)?;
+        if on().next().is_none() {
+            return Ok(());
         }
-        Ok(())
+        let Sourced { value, source } = self.penalty_last_n;
+        write!(f, ", penalty_last_n {value} ({source})")
     }
 }
 
