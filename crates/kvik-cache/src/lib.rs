@@ -32,7 +32,7 @@
 //! | [`retain`]  | which positions of one sequence are retained          | facts -> retained positions            |
 //! | [`replay`]  | recorded traces                                       | block ids, capacity -> hit rate, times |
 //!
-//! Layers that do not store the keys and values of all positions in blocks need more to continue a prefix: `beside`
+//! Layers that do not store the keys and values of all positions in blocks need more to continue a prefix: `auxiliary`
 //! defines this auxiliary state, `tree::places` stores it, `cache::places` decides where.
 //!
 //! Data without behaviour: `ids`, `namespace` (isolation), `hash` (the identity of a block, in this process and
@@ -41,7 +41,7 @@
 //! Modules use those below them in the picture, never those above. In `cache`, `life` is the data and the commands
 //! of a sequence; the other files add the commands of one subject each, and `check` the invariants; `naive` is the
 //! obviously correct twin, and `model_test` steps both. A new eviction policy is a file in `evict/policies`; a new
-//! fact about a block of the tree belongs to `tree::labels`, auxiliary state of a new kind of layer to `beside` and
+//! fact about a block of the tree belongs to `tree::labels`, auxiliary state of a new kind of layer to `auxiliary` and
 //! `tree::places`.
 //!
 //! # A sequence's life

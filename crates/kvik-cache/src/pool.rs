@@ -10,7 +10,7 @@
 //!    +-------------+---------------+   release
 //! ```
 //!
-//! The [auxiliary state](crate::beside) of sequences and places takes the room of free blocks, which are then
+//! The [auxiliary state](crate::auxiliary) of sequences and places takes the room of free blocks, which are then
 //! *withheld*: they remain on the free list, but that many of them are not handed out.
 //!
 //! Invariant: free + withheld + owned + shared = all, and a block is on the free list exactly when it has no holder.

@@ -1,6 +1,6 @@
 //! Models: reads their files, packs their weights, computes forward passes on processors and GPUs.
 //!
-//! Of a request it knows a [batch](batch) alone: rows of tokens, and the blocks in which their sequences store keys and
+//! Of a request it knows a [`batch`] alone: rows of tokens, and the blocks in which their sequences store keys and
 //! values. Which rows a step computes is the engine's decision, which blocks there are the cache's.
 //!
 //! | subject | modules |

@@ -1,4 +1,4 @@
-//! Places, where a sequence can resume, for layers with [auxiliary state](crate::beside).
+//! Places, where a sequence can resume, for layers with [auxiliary state](crate::auxiliary).
 //!
 //! ```text
 //! path     [b0][b1][b2][b3][b4][b5][b6][b7]            blocks of all positions: as many as match

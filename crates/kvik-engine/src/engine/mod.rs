@@ -133,7 +133,7 @@ pub enum StartError {
     StateBytes {
         /// Bytes of a state of the model.
         runner: usize,
-        /// The value of [`EngineConfig::beside`].
+        /// The value of [`EngineConfig::auxiliary`].
         settings: usize,
     },
     /// The operating system refused a thread.

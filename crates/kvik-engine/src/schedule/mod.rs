@@ -12,7 +12,7 @@
 //! ```text
 //!                     Scheduler          owns the parts; a step plans, computes and publishes
 //!                         │
-//!   submission  admission  growth  pressure  forgetting  beside  compute  tiers  end  kept  idle  probe  unused  fleet     steps across parts
+//!   submission  admission  growth  pressure  forgetting  background  compute  tiers  end  kept  idle  probe  unused  fleet     steps across parts
 //!                         │
 //!   queue     running     turns      results     tenants     disk     ram      kept_parts     parts, with their state
 //!   waiting   sequences   virtual    requests,   parts,      slots,   cache,   retained positions

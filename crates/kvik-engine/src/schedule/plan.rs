@@ -6,8 +6,8 @@
 //! at least an eighth of the rows, and half as soon as others have got as many rows as it still needs, or if there are
 //! other tenants.
 //!
-//! Background sequences are treated separately: [`beside`](super::beside) decides their rows, so that they end however
-//! long foreground requests keep arriving. A step of the background alone is short, because a foreground request may
+//! Background sequences are treated separately: [`background`](super::background) decides their rows, so that they end
+//! however long foreground requests keep arriving. A step of the background alone is short, because a foreground request may
 //! arrive while it is computed.
 
 use std::ops::Range;
@@ -204,7 +204,7 @@ pub(super) struct Budgets {
 }
 
 /// Divides the rows among the running sequences, without those of drafts. In a step with foreground rows, the
-/// background gets [its rows](super::beside) after theirs are known.
+/// background gets [its rows](super::background) after theirs are known.
 pub(super) fn divide_rows(running: &Running, turns: &Turns, budgets: Budgets) -> Vec<usize> {
     let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
     if let Some(suspect) = running.iter().position(Sequence::is_suspect) {

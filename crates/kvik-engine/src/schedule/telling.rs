@@ -6,8 +6,8 @@ use super::Scheduler;
 use crate::api::{KvEvent, KvStored};
 
 impl Scheduler {
-    /// Starts to record what happens to blocks of prompts with these salts, until it is [taken](Scheduler::take_told).
-    /// Must be called before anything is computed.
+    /// Starts to record what happens to blocks of prompts with these salts, until it is
+    /// [taken](Scheduler::take_kv_events). Must be called before anything is computed.
     pub fn tell(&mut self, salts: Vec<[u8; 16]>) {
         self.tenants.namespaces.tell(salts);
         self.ram.keep_journal();

@@ -5,7 +5,7 @@
 //! whose last turn is longest ago goes first, and if there are several tenants, none holds all permits. Bodies of one
 //! tenant are read in the order of their arrival.
 //!
-//! A reader that waits for something outside, such as a file, releases its permit meanwhile: see [`aside`].
+//! A reader that waits for something outside, such as a file, releases its permit meanwhile: see `aside`.
 
 use std::{
     cell::RefCell,
@@ -285,7 +285,7 @@ pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
     wait()
 }
 
-/// [`aside`] in the form that records take.
+/// `aside` in the form that records take.
 pub fn give_way(wait: &mut dyn FnMut()) {
     aside(wait);
 }

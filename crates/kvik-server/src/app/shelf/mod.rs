@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A model's cache is written to disk before the model is unloaded, so it is warm when reloaded. Models can be added
-//! and removed while the server runs: [`Shelf::reload`].
+//! and removed while the server runs: `Shelf::reload`.
 
 mod addressed;
 mod catalogue;
