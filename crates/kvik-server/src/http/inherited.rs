@@ -20,7 +20,8 @@ pub fn inherited() -> anyhow::Result<Option<std::net::TcpListener>> {
     Ok(listener)
 }
 
+/// No socket is inherited here.
 #[cfg(not(unix))]
-pub(crate) fn inherited() -> anyhow::Result<Option<std::net::TcpListener>> {
+pub fn inherited() -> anyhow::Result<Option<std::net::TcpListener>> {
     Ok(None)
 }

@@ -2,10 +2,12 @@
 
 use std::{io, path::Path};
 
+/// Writes have no limit here.
 pub fn fail_writes_beyond_limit() -> io::Result<()> {
     Ok(())
 }
 
+/// Priority stays as it is.
 pub fn give_priority_up() {}
 
 /// There is no limit.
@@ -13,6 +15,7 @@ pub fn open_files(_: u64) -> u64 {
     u64::MAX
 }
 
+/// Ends at Ctrl-C.
 pub async fn stop_signal() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
@@ -28,10 +31,12 @@ pub fn terminate(_: u32) -> io::Result<()> {
 pub struct Hangups;
 
 impl Hangups {
+    /// None: no such signal exists.
     pub fn new() -> Option<Hangups> {
         None
     }
 
+    /// None, at once.
     pub async fn next(&mut self) -> Option<()> {
         None
     }
