@@ -72,7 +72,7 @@ class Served:
         if line.find("cancel_after"):
             return {}
         asked = {name: read(line.get(name)) for name, read in ASKED.items() if line.find(name)}
-        greedy = {"temperature": 0, "top_p": 1, "top_k": 0}
+        greedy = {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0}
         answer = self.server.post(path, body | greedy | asked | form(line) | {"stop": line.all("stop")})
         if answer.status != 200:
             return {"error": True}
