@@ -134,13 +134,22 @@ impl Hub {
 
     /// Lists the files of a repository whose names are safe as paths.
     pub(crate) fn list(&self, spec: &HubSpec, progress: &dyn Progress) -> Result<Repository, ShelfError> {
+        self.retried(progress, || self.list_once(spec))
+    }
+
+    /// Asks again after failures that may pass.
+    fn retried<T>(
+        &self,
+        progress: &dyn Progress,
+        ask: impl Fn() -> Result<T, ShelfError>,
+    ) -> Result<T, ShelfError> {
         let mut retry = Retry::new(self.tuning.first_pause);
         loop {
-            match self.list_once(spec) {
+            match ask() {
                 // Without a network an immediate error is better than retries.
                 Err(error) if is_offline(&error) => return Err(error),
                 Err(error) => retry.pause(error, progress)?,
-                Ok(repository) => return Ok(repository),
+                answer => return answer,
             }
         }
     }

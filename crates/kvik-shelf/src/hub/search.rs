@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Asked, Hub, Retry, is_offline, url};
+use super::{Asked, Hub, url};
 use crate::{HubSpec, Progress, ShelfError};
 
 /// Maximum size of an answer.
@@ -40,14 +40,7 @@ impl Hub {
         count: usize,
         progress: &dyn Progress,
     ) -> Result<Vec<FoundRepository>, ShelfError> {
-        let mut retry = Retry::new(self.tuning.first_pause);
-        loop {
-            match self.search_once(word, count) {
-                Err(error) if is_offline(&error) => return Err(error),
-                Err(error) => retry.pause(error, progress)?,
-                Ok(found) => return Ok(found),
-            }
-        }
+        self.retried(progress, || self.search_once(word, count))
     }
 
     fn search_once(&self, word: &str, count: usize) -> Result<Vec<FoundRepository>, ShelfError> {
