@@ -45,8 +45,7 @@ pub(crate) struct PullArgs {
 /// Runs the command.
 pub(crate) fn run(args: &PullArgs) -> anyhow::Result<()> {
     let shelf = args.dir.shelf()?;
-    let (source, usual_name) = args.meant()?;
-    let name = args.name.clone().unwrap_or(usual_name);
+    let (source, name) = args.meant()?;
     let manifest = fetch::pull(&shelf, &source, &name)?;
     println!("{name}  {}  {}", ByteSize(manifest.bytes()), shelf.path(&manifest)?.display());
     if manifest.kind == Kind::Model {
@@ -56,23 +55,21 @@ pub(crate) fn run(args: &PullArgs) -> anyhow::Result<()> {
 }
 
 impl PullArgs {
-    /// The source, and the name that it has without `--name`: a path before a short name.
+    /// The source, a path before a short name; and the name of `--name`, else of the short name, else of the source.
     fn meant(&self) -> anyhow::Result<(ModelSource, ModelName)> {
         let short = match &self.source {
             ModelSource::Path(path) if !path.exists() => path.to_str().and_then(Short::of),
             _ => None,
         };
-        Ok(match short {
-            Some(Short { name, source }) => (ModelSource::Hub(source), name),
-            None => (self.source.clone(), self.usual_name()?),
-        })
-    }
-
-    fn usual_name(&self) -> anyhow::Result<ModelName> {
-        match &self.name {
-            Some(name) => Ok(name.clone()),
-            None => Ok(self.source.default_name()?),
-        }
+        let (source, short_name) = match short {
+            Some(Short { name, source }) => (ModelSource::Hub(source), Some(name)),
+            None => (self.source.clone(), None),
+        };
+        let name = match self.name.clone().or(short_name) {
+            Some(name) => name,
+            None => source.default_name()?,
+        };
+        Ok((source, name))
     }
 }
 
