@@ -28,22 +28,29 @@ pub fn runtime() -> Option<PathBuf> {
     runtime_from(env::var_os)
 }
 
+/// The path that a variable sets; an empty one sets none.
+fn path_from(var: impl Fn(&'static str) -> Option<OsString>, name: &'static str) -> Option<PathBuf> {
+    var(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 fn runtime_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
-    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    match (set("XDG_RUNTIME_DIR"), set("KVIK_STATE_DIR")) {
-        (Some(runtime), _) => Some(runtime.join("kvik")),
-        (None, Some(state)) => Some(state.join("run")),
-        (None, None) => Some(state_from(var)?.join("run")),
+    match path_from(&var, "XDG_RUNTIME_DIR") {
+        Some(runtime) => Some(runtime.join("kvik")),
+        None => Some(own_state_from(var)?.join("run")),
     }
 }
 
 fn measured_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
-    let own = var("KVIK_STATE_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
-    Some(own.or_else(|| state_from(var))?.join("measured"))
+    Some(own_state_from(var)?.join("measured"))
+}
+
+/// `KVIK_STATE_DIR`, else the user's state directory.
+fn own_state_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    path_from(&var, "KVIK_STATE_DIR").or_else(|| state_from(var))
 }
 
 fn cache_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
-    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = |name| path_from(&var, name);
     let home = |sub: &str| set("HOME").map(|home| home.join(sub));
     set("KVIK_CACHE_DIR").or_else(|| {
         let base = set("XDG_CACHE_HOME").or_else(|| match env::consts::OS {
@@ -56,7 +63,7 @@ fn cache_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf>
 }
 
 fn config_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
-    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = |name| path_from(&var, name);
     let base = set("XDG_CONFIG_HOME").or_else(|| match env::consts::OS {
         "windows" => set("APPDATA"),
         _ => set("HOME").map(|home| home.join(".config")),
@@ -65,7 +72,7 @@ fn config_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf
 }
 
 fn state_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
-    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = |name| path_from(&var, name);
     let home = |sub: &str| set("HOME").map(|home| home.join(sub));
     let base = set("XDG_STATE_HOME").or_else(|| match env::consts::OS {
         "macos" => home("Library/Application Support"),

@@ -1,10 +1,16 @@
 //! Defaults for sampling parameters that a request omits.
 
+use std::ops::RangeInclusive;
+
 use clap::Args;
 use kvik_model::load::SamplingOptions;
 
 /// Requests a random seed, as older clients of llama-server do.
 pub const RANDOM_SEED: u64 = 0xffff_ffff;
+/// Valid values of top-p and min-p.
+pub const SHARES: RangeInclusive<f64> = 0.0..=1.0;
+/// Valid penalties of repetition.
+pub const REPETITIONS: RangeInclusive<f64> = 0.01..=100.0;
 
 /// Defaults of requests that set no sampling, in every API. What no flag says is the model's own: what its makers recommend
 /// in its files, or for its family, else 0.8, 40, 0.95 and 0.05.
@@ -74,18 +80,18 @@ impl SamplingArgs {
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    within(text, 0.0, 1.0)
+    within(text, SHARES)
 }
 
 fn repetition(text: &str) -> Result<f64, String> {
-    within(text, 0.01, 100.0)
+    within(text, REPETITIONS)
 }
 
 fn penalty(text: &str) -> Result<f64, String> {
-    within(text, -2.0, 2.0)
+    within(text, -2.0..=2.0)
 }
 
-fn within(text: &str, min: f64, max: f64) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| (min..=max).contains(number));
-    number.ok_or_else(|| format!("write a number from {min} to {max}"))
+fn within(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("write a number from {} to {}", range.start(), range.end()))
 }

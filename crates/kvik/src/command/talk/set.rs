@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use kvik_model::load::SamplingDefaults;
+use kvik_serving::settings::sampling::{REPETITIONS, SHARES};
 
 use super::TalkArgs;
 
@@ -15,7 +16,7 @@ impl TalkArgs {
     /// # Errors
     /// A message that says which names or values there are.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let share = |value| parsed(name, value, "a number from 0 to 1", |p: &f64| (0.0..=1.0).contains(p));
+        let share = |value| parsed(name, value, "a number from 0 to 1", |p: &f64| SHARES.contains(p));
         let sampling = &mut self.sampling;
         match name {
             "temperature" | "temp" => {
@@ -26,7 +27,7 @@ impl TalkArgs {
             "top_p" => sampling.top_p = share(value)?,
             "min_p" => sampling.min_p = share(value)?,
             "repeat_penalty" => {
-                let is_valid = |penalty: &f64| (0.01..=100.0).contains(penalty);
+                let is_valid = |penalty: &f64| REPETITIONS.contains(penalty);
                 sampling.repeat_penalty = parsed(name, value, "a number from 0.01 to 100", is_valid)?;
             }
             "seed" => sampling.seed = parsed(name, value, "a whole number", |seed| *seed >= 0)?,
