@@ -15,11 +15,12 @@ from server import Server, free_port
 
 
 class Node(Server):
-    """A node that publishes its events, at an address that the router is told."""
+    """A node that publishes its events, at an address that the router is told. It says for longer than the router looks
+    away that it will end: on a busy machine the router's own retries are used up before it has noticed."""
 
     def __init__(self):
         self.events, self.replay = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
-        super().__init__(*FLAGS, "--kv-events", self.events, "--kv-events-replay", self.replay)
+        super().__init__(*FLAGS, "--drain", "2", "--kv-events", self.events, "--kv-events-replay", self.replay)
 
     @property
     def url(self):
