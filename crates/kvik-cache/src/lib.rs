@@ -100,7 +100,7 @@ pub use ids::{
     BLOCK_POSITIONS, BlockId, NamespaceId, NodeName, PinId, SeqId, StateId, TenantId, Token, blocks_for,
     whole_blocks,
 };
-pub use lifetime::Lifetime;
+pub use lifetime::{Lifetime, RaisedPriority};
 pub use namespace::{Namespace, Namespaces};
 pub use pins::{PinInfo, PinLimit, PinScope, Unpinned};
 pub use stats::{CacheStats, Totals};

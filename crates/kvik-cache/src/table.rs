@@ -10,6 +10,8 @@
 //!              [ p1 p2   p3 p4 p5 ]   windowed parts from the first one that its next rows may read
 //! ```
 
+use std::time::Duration;
+
 use crate::admission::CopyPart;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, StateId, Token, blocks_for};
 use crate::lifetime::Lifetime;
@@ -22,6 +24,8 @@ pub(crate) struct Table {
     blocks: Vec<BlockId>,
     shared: usize,
     lease: NodeId,
+    /// When its sequence was admitted, on the caller's clock.
+    started: Duration,
     /// How long the prefix it leaves is retained.
     pub(crate) lifetime: Lifetime,
     /// Index of the first block whose windowed part it uses.
@@ -69,6 +73,7 @@ impl Table {
             shared: count,
             blocks: shared,
             lease,
+            started: radix.now,
             lifetime,
             parts_from: count,
             units: 0,
@@ -252,7 +257,7 @@ impl Table {
         self.release_auxiliary(radix, pool);
         self.owned().iter().rev().for_each(|&block| pool.release(block));
         radix.keep(self.lease, self.lifetime);
-        radix.note_uses(self.lease);
+        radix.note_uses(self.lease, self.started);
         radix.unlock_path(self.lease);
     }
 }

@@ -218,6 +218,8 @@ impl Cache {
             let expected = self.radix.candidate(id).map(|candidate| candidate.lane);
             let lane = lanes.remove(&id);
             ensure!(lane == expected, "{id:?} is ranked in {lane:?} and belongs to {expected:?}");
+            let lane_now = lane.filter(|lane| lane.priority == node.priority(self.radix.now));
+            ensure!(lane == lane_now, "{id:?} is ranked in {lane:?}, and its raised priority has ended");
             blocks += if node.locks == 0 { node.blocks().len() } else { 0 };
         }
         ensure!(lanes.is_empty(), "{lanes:?} are ranked and are not in the tree");
@@ -240,7 +242,10 @@ impl Cache {
             let longer =
                 before.is_none() || expires.is_some_and(|at| before.is_some_and(|before| at <= before));
             ensure!(longer, "{id:?} outlives what it follows");
-            ensure!(parent.life.keep.priority >= life.keep.priority, "{id:?} is kept more dearly");
+            let (before, own) = (parent.life.keep, life.keep);
+            ensure!(before.lowered().priority() >= own.lowered().priority(), "{id:?} is kept more dearly");
+            let priority = |node: &Node| node.priority(self.radix.now);
+            ensure!(priority(parent) >= priority(node), "{id:?} is kept more dearly for a while");
         }
         Ok(())
     }

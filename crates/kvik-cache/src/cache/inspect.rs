@@ -43,7 +43,7 @@ pub struct PrefixInfo {
     pub last_use: Option<Duration>,
     /// True if a pin protects it.
     pub pinned: bool,
-    /// The highest priority requested for it.
+    /// The highest priority requested for it that has not ended.
     pub priority: i8,
     /// When its time to live ends, unless it is used before; `None` for never, or while it is in use or pinned.
     pub expires: Option<Duration>,
@@ -143,7 +143,7 @@ impl Cache {
             reuses: node.life.reuses,
             last_use: unused.then_some(node.life.used_at),
             pinned: node.pins > 0,
-            priority: node.life.keep.priority,
+            priority: node.priority(radix.now),
             expires: node.life.expires().filter(|_| unused),
         }
     }
@@ -227,7 +227,7 @@ mod tests {
         let system: Vec<Token> = (0..96).collect();
         for user in 0..3 {
             let prompt: Vec<Token> = system.iter().copied().chain(1000 * user..1000 * user + 20).collect();
-            run(&mut cache, namespace, &prompt, Lifetime { ttl, priority: 2, pin: false });
+            run(&mut cache, namespace, &prompt, Lifetime { ttl, priority: 2, ..Lifetime::default() });
         }
         let first = &cache.prefixes(PrefixOrder::Reuses, None, 1)[0];
         assert_eq!((first.tokens, first.blocks, first.reuses), (96, 6, 2));

@@ -114,9 +114,11 @@ impl Cache {
         })
     }
 
-    /// Sets the caller's clock; an earlier time is ignored. Drops every prefix whose time to live has ended.
+    /// Sets the caller's clock; an earlier time is ignored. Drops every prefix whose time to live has ended, and ends
+    /// raised priorities.
     pub fn set_now(&mut self, now: Duration) {
         self.radix.now = self.radix.now.max(now);
+        self.radix.lower_ended();
         self.drop_expired();
     }
 
@@ -353,7 +355,7 @@ impl Cache {
         let shared = self.radix.blocks_of(walk);
         let place = self.place_at(walk);
         place.into_iter().for_each(|place| self.radix.places.keep(place));
-        self.touch_places(walk, namespace, lifetime.priority);
+        self.touch_places(walk, namespace, lifetime);
         let lease = self.radix.cut(walk.node, walk.blocks);
         let mut table = Table::new(shared, lease, lifetime, &mut self.radix);
         let first = self.needs().first_part(walk.tokens);
@@ -379,11 +381,12 @@ impl Cache {
     }
 
     /// Marks the places at the end of a walk as used.
-    fn touch_places(&mut self, walk: &Walk, by: NamespaceId, priority: i8) {
+    fn touch_places(&mut self, walk: &Walk, by: NamespaceId, asked: Lifetime) {
         let last = self.radix.touched_blocks(walk).pop().filter(|_| !self.needs().is_nothing());
         let places = last.into_iter().flat_map(|block| self.radix.places.of(block));
         let places: Vec<PlaceId> = places.map(|(id, _)| id).collect();
-        places.into_iter().for_each(|place| self.radix.places.touch(place, by, priority));
+        let now = self.radix.now;
+        places.into_iter().for_each(|place| self.radix.places.touch(place, by, asked, now));
     }
 
     /// The place whose state is at the end of a walk, where layers have a state.

@@ -7,7 +7,8 @@
 //!
 //! Half of the seeds use LRU, of which the twin predicts every victim; of another policy's victims it checks that
 //! they are evictable: unlocked leaves, of the victim tenant and its lowest priority. Half of the seeds set times
-//! to live and priorities and pin, and half have tenants with shares. `KVIK_MODEL_SEED=7` runs one seed alone.
+//! to live and priorities, some of which end, and pin, and half have tenants with shares. `KVIK_MODEL_SEED=7` runs one
+//! seed alone.
 
 mod auxiliary;
 mod telling;
@@ -26,7 +27,7 @@ use crate::explain::{Eviction, StopReason};
 use crate::ids::{
     BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, NodeName, PinId, SeqId, StateId, TenantId, Token,
 };
-use crate::lifetime::Lifetime;
+use crate::lifetime::{Lifetime, RaisedPriority};
 use crate::namespace::{Namespace, Namespaces};
 use auxiliary::some_needs;
 
@@ -392,9 +393,12 @@ impl World {
         if !self.sets_lifetimes {
             return Lifetime::default();
         }
+        let lasts = Duration::from_secs([50, 200, 2000][self.random.below(3)]);
+        let raised = RaisedPriority { priority: self.random.below(3) as i8, lasts };
         Lifetime {
             ttl: [None, Some(0), Some(100), Some(1000)][self.random.below(4)].map(Duration::from_secs),
             priority: self.random.below(3) as i8 - 1,
+            raised: [None, Some(raised)][self.random.below(2)],
             pin: false,
         }
     }
@@ -740,7 +744,6 @@ impl World {
 
     fn note_totals(&mut self) {
         let totals = self.cache.stats().totals;
-        let events = self.naive.events;
         for (what, times) in [
             ("hits", totals.hits),
             ("misses", totals.admitted - totals.hits),
@@ -751,23 +754,10 @@ impl World {
             ("evicted", totals.evicted),
             ("places", totals.places),
             ("places evicted", totals.places_evicted),
-            ("superseded", events.superseded),
-            ("tails known", events.tails_known),
-            ("tails stored", events.tails_stored),
-            ("copies given up", events.copies_given_up),
-            ("copies from blocks in use", events.sources_in_use),
-            ("expired", events.expired),
-            ("spared by priority", events.spared_by_priority),
-            ("spared by share", events.spared_by_share),
-            ("over quota", events.over_quota),
-            ("pins refused", events.pins_refused),
-            ("places refused by quota", events.places_refused_by_quota),
-            ("places spared by priority", events.places_spared_by_priority),
-            ("places before blocks", events.places_before_blocks),
-            ("blocks before places", events.blocks_before_places),
         ] {
             self.seen.note(what, times);
         }
+        self.naive.events.named().into_iter().for_each(|(what, times)| self.seen.note(what, times));
     }
 }
 

@@ -175,7 +175,7 @@ impl Naive {
         let source = source.map(|index| self.entries[index].prefix.clone());
         if reused > 0 && !self.needs.is_nothing() {
             let block = self.block_of(namespace, usable, matched, (reused - 1) / BLOCK_POSITIONS);
-            self.touch_places(namespace, &block, lifetime.priority);
+            self.touch_places(namespace, &block, lifetime);
         }
         let state = state.map(|place| self.places[place].name());
         self.keep_state(state.clone(), true);
@@ -267,6 +267,7 @@ impl Naive {
 
     pub(crate) fn set_now(&mut self, now: Duration) {
         self.now = self.now.max(now);
+        self.lower_ended();
         self.drop_expired();
     }
 

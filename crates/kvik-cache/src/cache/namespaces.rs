@@ -59,6 +59,11 @@ impl Cache {
         empty.into_iter().map(|(id, _)| id).collect()
     }
 
+    /// Whether a namespace still exists.
+    pub fn has_namespace(&self, namespace: NamespaceId) -> bool {
+        self.roots.contains_key(&namespace)
+    }
+
     /// Number of namespaces.
     pub fn namespaces(&self) -> usize {
         self.roots.len()
@@ -106,7 +111,9 @@ mod tests {
             cache.finish(SeqId(adapter.into()), &prompt);
             assert_eq!(cache.drop_namespaces(|id| id == namespace), [], "something is cached in it");
             cache.clear(Some(namespace));
+            assert!(cache.has_namespace(namespace));
             assert_eq!(cache.drop_namespaces(|id| id == namespace), [namespace]);
+            assert!(!cache.has_namespace(namespace));
             assert_eq!(cache.drop_namespaces(|id| id == namespace), []);
             cache.check().unwrap();
             assert_eq!((cache.namespaces(), cache.stats().nodes), (1, 1));

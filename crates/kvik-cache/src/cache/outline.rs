@@ -99,7 +99,7 @@ pub struct NodeInfo {
     pub pinned: bool,
     /// Whether other nodes continue it, which are evicted before it.
     pub is_continued: bool,
-    /// The highest priority requested for it.
+    /// The highest priority requested for it that has not ended.
     pub priority: i8,
     /// When its time to live ends, unless it is used before; `None` for never, or while it is in use or pinned.
     pub expires: Option<Duration>,
@@ -244,7 +244,7 @@ impl Cache {
             in_use: node.locks > node.pins,
             pinned: node.pins > 0,
             is_continued: !node.children.is_empty(),
-            priority: node.life.keep.priority,
+            priority: node.priority(self.radix.now),
             expires: node.life.expires().filter(|_| unused),
         })
     }

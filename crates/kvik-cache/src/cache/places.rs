@@ -11,6 +11,7 @@ use crate::admission::Changes;
 use crate::auxiliary::AuxiliaryState;
 use crate::evict::Lane;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, StateId};
+use crate::lifetime::Keep;
 use crate::tree::{Place, PlaceId, Places};
 
 impl Cache {
@@ -186,15 +187,18 @@ impl Cache {
         let units =
             parts.as_ref().map_or(0, |parts| self.needs().units(parts.len(), usize::from(state.is_some())));
         let node = self.node_at(seq, index);
-        let (namespace, priority) = (self.radix.arena[node].namespace, self.running(seq).lifetime.priority);
+        let (namespace, lifetime) = (self.radix.arena[node].namespace, self.running(seq).lifetime);
+        let now = self.radix.now;
         if is_known || parts.is_none() || !self.withhold_for_place(namespace, units, held) {
             self.pool.restore(held);
             state.into_iter().for_each(|(state, _)| self.radix.places.release_state(state));
-            return self.radix.places.touch(id, self.namespace_of(seq), priority);
+            return self.radix.places.touch(id, self.namespace_of(seq), lifetime, now);
         }
-        let place = Place {
+        let mut place = Place {
             namespace,
-            lane: Lane { tenant: self.radix.owner(node), priority },
+            lane: Lane { tenant: self.radix.owner(node), priority: 0 },
+            keep: Keep::NOTHING,
+            lowers: None,
             parts: parts.unwrap_or_default(),
             state: state.map(|(state, _)| state),
             units,
@@ -202,6 +206,7 @@ impl Cache {
             keepers: 0,
             rank: 0,
         };
+        place.raise(lifetime, now);
         self.radix.add_place(id, place);
         self.totals.places += 1;
         self.kept_states.extend(state.map(|(state, within)| (seq, index * BLOCK_POSITIONS + within, state)));

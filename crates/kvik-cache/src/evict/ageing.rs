@@ -2,8 +2,9 @@
 //! plus the ageing value at that time, and every victim raises the ageing value to its own rank. So leaves used
 //! later overtake one that is no longer used. The weight is the policy's (`lfu`, `cost`).
 
+use super::facts::Facts;
 use super::order::Order;
-use super::ranking::{Context, Facts, Ranking};
+use super::ranking::{Context, Ranking};
 use crate::ids::NodeId;
 
 /// Evicts the leaf with the lowest rank; of equal ones the least recently used.

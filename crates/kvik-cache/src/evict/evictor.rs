@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::gittins::Gittins;
+use super::facts::Facts;
 use super::policies::Policy;
 use super::policies::auto::Auto;
-use super::ranking::{Context, Facts, Ranking, Return};
-use super::requests::{BlockUse, Request};
-use crate::hash::Fingerprint;
+use super::ranking::{Context, Ranking, Return};
+use super::requests::Request;
+use super::sample::Sample;
 use crate::ids::{NodeId, TenantId};
 
 /// The tenant and the priority of a leaf: leaves of one lane compete by policy.
@@ -25,6 +25,8 @@ pub(crate) struct Candidate {
     pub(crate) lane: Lane,
     /// When its time to live ends, on the caller's clock.
     pub(crate) expires: Option<Duration>,
+    /// When its raised priority ends, and with it its place in this lane.
+    pub(crate) lowers: Option<Duration>,
     pub(crate) facts: Facts,
 }
 
@@ -37,9 +39,9 @@ pub(crate) struct Evictor {
     needs_uses: bool,
     lanes: BTreeMap<Lane, Box<dyn Ranking>>,
     expiries: BTreeSet<(Duration, NodeId)>,
-    gittins: Box<Gittins>,
-    /// The request whose uses are being noted.
-    request: Request,
+    /// The ends of raised priorities.
+    lowerings: BTreeSet<(Duration, NodeId)>,
+    sample: Box<Sample>,
     /// Chooses the policy under [`Policy::Auto`].
     auto: Option<Auto>,
 }
@@ -54,11 +56,11 @@ impl Evictor {
         Evictor {
             policy,
             needs_ghost_history: auto.is_some() || ranking.needs_ghost_history(),
-            needs_uses: auto.is_some() || ranking.needs_gittins_index(),
+            needs_uses: auto.is_some() || ranking.needs_sample(),
             lanes: BTreeMap::new(),
             expiries: BTreeSet::new(),
-            gittins: Box::new(Gittins::new(blocks)),
-            request: Request::default(),
+            lowerings: BTreeSet::new(),
+            sample: Box::new(Sample::new(blocks)),
             auto,
         }
     }
@@ -74,30 +76,31 @@ impl Evictor {
         self.needs_ghost_history
     }
 
-    /// Whether [`note_use`](Evictor::note_use) must be called for every block used.
+    /// Whether [`note`](Evictor::note) must be called for every request.
     pub(crate) fn needs_uses(&self) -> bool {
         self.needs_uses
     }
 
-    /// Notes the use of a block that has `depth` others before it; the uses of one request are noted deepest first.
-    /// When it returns true, another policy applies from now on, and all leaves have to be inserted again.
-    pub(crate) fn note_use(&mut self, block: Fingerprint, depth: u32, now: u64) -> bool {
-        self.gittins.note(block, now);
+    /// Notes a request, and sets the rhythms of its blocks. When it returns true, another policy applies from now on,
+    /// and all leaves have to be inserted again.
+    pub(crate) fn note(&mut self, request: &mut Request) -> bool {
+        self.sample.note(request);
         let Some(auto) = self.auto.as_mut() else { return false };
-        let Some(request) = self.request.note(BlockUse { block, depth, at: now }) else { return false };
-        let Some(policy) = auto.note(&request, &self.gittins) else { return false };
+        let Some(policy) = auto.note(request, &self.sample) else { return false };
         self.policy = policy;
         self.lanes.clear();
         self.expiries.clear();
+        self.lowerings.clear();
         true
     }
 
     /// Adds a leaf whose last user or last child is gone.
     pub(crate) fn insert(&mut self, leaf: NodeId, candidate: Candidate) {
-        let Candidate { lane, expires, facts } = candidate;
+        let Candidate { lane, expires, lowers, facts } = candidate;
         let policy = self.policy;
         self.lanes.entry(lane).or_insert_with(|| policy.ranking()).insert(leaf, facts);
         self.expiries.extend(expires.map(|expires| (expires, leaf)));
+        self.lowerings.extend(lowers.map(|lowers| (lowers, leaf)));
     }
 
     /// Removes a leaf that is used again or has been evicted. `candidate` is as it was inserted.
@@ -105,6 +108,9 @@ impl Evictor {
         self.lane(candidate.lane).remove(leaf);
         if let Some(expires) = candidate.expires {
             self.expiries.remove(&(expires, leaf));
+        }
+        if let Some(lowers) = candidate.lowers {
+            self.lowerings.remove(&(lowers, leaf));
         }
     }
 
@@ -115,18 +121,30 @@ impl Evictor {
 
     /// The leaf of a tenant whose last block is evicted next: of its lowest priority the policy's choice.
     ///
-    /// `now` is the clock of blocks used, `capacity` the blocks that the tenant has in the tree.
-    pub(crate) fn victim(&mut self, tenant: TenantId, now: u64, capacity: usize) -> Option<NodeId> {
+    /// `now` is the clock of blocks used, `now_ms` the caller's, `capacity` the blocks that the tenant has in the
+    /// tree.
+    pub(crate) fn victim(
+        &mut self,
+        tenant: TenantId,
+        now: u64,
+        now_ms: u64,
+        capacity: usize,
+    ) -> Option<NodeId> {
         if let Some(auto) = self.auto.as_mut() {
             auto.note_kept(tenant, capacity.saturating_sub(1));
         }
-        let context = Context { now, capacity, gittins: &self.gittins };
+        let context = Context { now, now_ms, capacity, sample: &self.sample };
         self.lanes.range_mut(lanes_of(tenant)).find_map(|(_, ranking)| ranking.victim(context))
     }
 
     /// A leaf whose time to live has ended.
     pub(crate) fn expired(&self, now: Duration) -> Option<NodeId> {
         self.expiries.first().filter(|&&(expires, _)| expires <= now).map(|&(_, leaf)| leaf)
+    }
+
+    /// A leaf whose raised priority has ended.
+    pub(crate) fn lowered(&self, now: Duration) -> Option<NodeId> {
+        self.lowerings.first().filter(|&&(lowers, _)| lowers <= now).map(|&(_, leaf)| leaf)
     }
 
     /// Notes that an evicted block of a tenant has been computed again.

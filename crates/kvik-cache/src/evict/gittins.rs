@@ -1,38 +1,21 @@
-//! The Gittins index of a block by its age and reuses, learned from the uses seen.
+//! The Gittins index of a block by its class and age, from counts of uses.
 //!
-//! Owns a bounded sample of blocks, chosen by fingerprint, with the last use of each, cached or not. A use shows at
-//! which age a block is used again, and the end of the sample's memory shows which blocks never are, both by how
-//! often the block had been reused before. These give the *hazard rate* of every age, the probability of a use at
-//! it, and the hazard rates give the index: the most hits for the space taken that can be expected from age `a` on,
+//! Counts at which age blocks of a class were used again, and at which they were given up unused. These give the
+//! *hazard rate* of every age, the probability of a use at it, and the hazard rates give the index: the most hits
+//! for the space taken that can be expected from age `a` on,
 //!
 //! ```text
 //! index(a) = max over T > a of  P(used again before age T) / E(time kept until then or until T)
 //! ```
 //!
-//! which is the Gittins index of a job that ends with the next use. Time is counted in blocks used, so nothing
-//! here depends on a clock or on the size of the cache.
+//! which is the Gittins index of a job that ends with the next use. A class is a number of reuses and a rhythm;
+//! time has any unit. `sample` counts, by two clocks.
 
-use std::collections::VecDeque;
-
-use rustc_hash::FxHashMap;
-
-use crate::hash::Fingerprint;
-
-/// Number of classes of blocks, by reuses in octaves: 0, 1, 2, 3 and 4, 5 to 8, and so on; the last one is 257 and
-/// more. Ghosts do not count further.
-pub(crate) const CLASSES: usize = 11;
-/// Number of ages, with the resolution of a quarter of an octave, up to 2^28 blocks.
+/// Number of classes by reuses in octaves: 0, 1, 2, 3 and 4, 5 to 8, and so on; the last one is 257 and more. Ghosts
+/// do not count further.
+pub(super) const REUSE_CLASSES: usize = 11;
+/// Number of ages, with the resolution of a quarter of an octave, up to 2^28 units of time.
 pub(crate) const AGES: usize = 4 * 28;
-/// Uses remembered.
-const USES_MAX: usize = 1 << 15;
-/// The sample holds at most one block in this many; for a large pool fewer.
-const SAMPLE_MIN: u64 = 8;
-/// The memory extends over this many times the pool.
-const HORIZON_POOLS: usize = 4;
-/// The indices are first computed after this many sampled uses, then after twice as many, and so on.
-const UPDATE_USES_MIN: usize = 64;
-/// Upper bound of that interval, which stays there.
-const UPDATE_USES_MAX: usize = 128;
 /// Weight of earlier uses after each full update: the last 25,000 sampled uses have most of it.
 const DECAY: f64 = 0.995;
 /// The prior of a class counts as much as this many of its blocks.
@@ -48,113 +31,86 @@ const EARLIER: f64 = 0.95;
 /// The index by class and age, and the counts it comes from.
 #[derive(Debug)]
 pub(crate) struct Gittins {
-    /// The sample holds one block in this many; a power of two.
-    sample: u64,
-    last: FxHashMap<Fingerprint, LastUse>,
-    /// Every use remembered, the oldest first.
-    uses: VecDeque<(Fingerprint, u64)>,
-    since_update: usize,
-    update_uses: usize,
+    /// Number of rhythms by which blocks of equal reuses are told apart; 1 for none.
+    rhythms: usize,
     /// How often blocks of a class were used again at each age.
-    again: ByClassAndAge,
+    again: Vec<ByAge>,
     /// How often they left the memory at each age, unused.
-    never: ByClassAndAge,
-    indices: ByClassAndAge,
+    never: Vec<ByAge>,
+    indices: Vec<ByAge>,
 }
 
 type ByAge = [f64; AGES];
-type ByClassAndAge = [ByAge; CLASSES];
-
-#[derive(Debug, Clone, Copy)]
-struct LastUse {
-    at: u64,
-    reuses: u32,
-}
-
-impl LastUse {
-    /// Counts a block by its class and age.
-    fn count(self, counts: &mut ByClassAndAge, now: u64) {
-        counts[class_of(self.reuses)][age_of(now.saturating_sub(self.at))] += 1.0;
-    }
-}
 
 impl Gittins {
-    /// An empty sample: every index is 0.
-    pub(crate) fn new(pool_blocks: usize) -> Gittins {
-        let sample = (HORIZON_POOLS * pool_blocks).div_ceil(USES_MAX).next_power_of_two() as u64;
-        Gittins {
-            sample: sample.max(SAMPLE_MIN),
-            last: FxHashMap::default(),
-            uses: VecDeque::new(),
-            since_update: 0,
-            update_uses: UPDATE_USES_MIN,
-            again: [[0.0; AGES]; CLASSES],
-            never: [[0.0; AGES]; CLASSES],
-            indices: [[0.0; AGES]; CLASSES],
-        }
+    /// No counts: every index is 0. A class is one of `reuses`, the fewest first, and within it one of `rhythms`.
+    pub(super) fn new(reuses: usize, rhythms: usize) -> Gittins {
+        let none = vec![[0.0; AGES]; reuses * rhythms];
+        Gittins { rhythms, again: none.clone(), never: none.clone(), indices: none }
     }
 
-    /// The index of a block, in hits per block of space and block of time.
+    /// The index of a block, in hits per block of space and unit of time.
     pub(crate) fn index(&self, class: usize, age: usize) -> f64 {
         self.indices[class][age]
     }
 
-    /// Notes the use of a block.
-    pub(crate) fn note(&mut self, block: Fingerprint, now: u64) {
-        // The low bits choose the slots of ghosts and of maps.
-        if (block.0.get() >> 40) & (self.sample - 1) != 0 {
-            return;
-        }
-        let mut reuses = 0;
-        if let Some(last) = self.last.get(&block) {
-            last.count(&mut self.again, now);
-            reuses = last.reuses + 1;
-        }
-        self.last.insert(block, LastUse { at: now, reuses });
-        self.uses.push_back((block, now));
-        self.forget(now);
-        self.since_update += 1;
-        if self.since_update >= self.update_uses {
-            self.update(now);
-        }
+    /// Counts a use of a block of `class` at `age`.
+    pub(super) fn count_again(&mut self, class: usize, age: u64) {
+        self.again[class][age_of(age)] += 1.0;
     }
 
-    /// Drops the oldest uses when there are too many.
-    fn forget(&mut self, now: u64) {
-        while self.uses.len() > USES_MAX {
-            let Some((block, at)) = self.uses.pop_front() else { return };
-            if let Some(&last) = self.last.get(&block).filter(|last| last.at == at) {
-                last.count(&mut self.never, now);
-                self.last.remove(&block);
-            }
-        }
+    /// Counts a block of `class` that was unused until `age`.
+    pub(super) fn count_never(&mut self, class: usize, age: u64) {
+        self.never[class][age_of(age)] += 1.0;
     }
 
-    fn update(&mut self, now: u64) {
-        // The blocks in the memory have reached their age without a use, but may still be used.
-        let mut unused = self.never;
-        self.last.values().for_each(|last| last.count(&mut unused, now));
+    /// Computes the indices. The `living` blocks, each with its class and age, have reached that age without a use
+    /// but may still be used.
+    pub(super) fn update(&mut self, living: impl Iterator<Item = (usize, u64)>) {
+        let mut unused = self.never.clone();
+        living.for_each(|(class, age)| unused[class][age_of(age)] += 1.0);
         self.compute_indices(&unused);
-        self.since_update = 0;
-        if self.update_uses < UPDATE_USES_MAX {
-            self.update_uses *= 2;
-            return;
-        }
-        for seen in self.again.iter_mut().chain(&mut self.never).flatten() {
-            *seen *= DECAY;
-        }
     }
 
-    /// Computes the indices. Few blocks are in the higher classes, so the class below serves as the prior.
-    fn compute_indices(&mut self, unused: &ByClassAndAge) {
+    /// Lets all counts fade; `updates` is the weight of this time relative to a full update.
+    pub(super) fn decay(&mut self, updates: f64) {
+        let decay = DECAY.powf(updates);
+        self.again.iter_mut().chain(&mut self.never).flatten().for_each(|seen| *seen *= decay);
+    }
+
+    /// Computes the indices. Few blocks are in the higher classes, so the blocks of fewer reuses serve as the prior
+    /// of those of more, and the blocks of all rhythms as the prior of those of one.
+    fn compute_indices(&mut self, unused: &[ByAge]) {
         let (mut rates, mut earlier) = ([0.0; AGES], 0.0);
-        for ((indices, again), unused) in self.indices.iter_mut().zip(&self.again).zip(unused) {
-            rates = hazard_rates(again, unused, &rates, earlier);
-            *indices = gittins_indices(&rates);
+        let rhythms = self.rhythms;
+        let counts = self.again.chunks(rhythms).zip(unused.chunks(rhythms));
+        for (indices, (again, unused)) in self.indices.chunks_mut(rhythms).zip(counts) {
+            rates = hazard_rates(&sum(again), &sum(unused), &rates, earlier);
+            indices.fill(gittins_indices(&rates));
+            if rhythms > 1 {
+                let seen = indices.iter_mut().zip(again.iter().zip(unused));
+                for (indices, (again, unused)) in seen.filter(|(_, counts)| is_seen(*counts)) {
+                    *indices = gittins_indices(&hazard_rates_within(again, unused, &rates));
+                }
+            }
             // Only the first class has blocks that were never reused, most of which never will be.
             earlier = EARLIER;
         }
     }
+}
+
+/// The counts of several classes together.
+fn sum(counts: &[ByAge]) -> ByAge {
+    let mut sum = [0.0; AGES];
+    for counts in counts {
+        sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    sum
+}
+
+/// Whether there are blocks of a class.
+fn is_seen((again, unused): (&ByAge, &ByAge)) -> bool {
+    again.iter().chain(unused).any(|&count| count > 0.0)
 }
 
 /// The hazard rate of every age, from how many blocks were used `again` at each and how many ended there `unused`:
@@ -171,6 +127,16 @@ fn hazard_rates(again: &ByAge, unused: &ByAge, below: &ByAge, earlier: f64) -> B
         alive = (alive - again[age] - unused[age]).max(0.0);
     }
     rates
+}
+
+/// The hazard rates of blocks of one rhythm; those of `all` rhythms are the prior.
+fn hazard_rates_within(again: &ByAge, unused: &ByAge, all: &ByAge) -> ByAge {
+    let mut alive: f64 = again.iter().chain(unused).sum();
+    std::array::from_fn(|age| {
+        let rate = (again[age] + PRIOR_BLOCKS * all[age]) / (alive + PRIOR_BLOCKS);
+        alive = (alive - again[age] - unused[age]).max(0.0);
+        rate
+    })
 }
 
 /// The prior of an age's hazard rate, from the ages before it: the decayed rate of the last one or, when it is
@@ -197,24 +163,51 @@ impl Tail {
 }
 
 /// The index of every age, from the hazard rates.
+///
+/// From the last age to the first: the period that is best from an age on is that age, together with the best period
+/// after it as long as that has more hits for its space.
 fn gittins_indices(hazard: &ByAge) -> ByAge {
-    std::array::from_fn(|from| {
-        let (mut best, mut left, mut hits, mut space) = (0.0_f64, 1.0, 0.0, 0.0);
-        for (age, &used) in hazard.iter().enumerate().skip(from) {
-            let width = (youngest(age + 1) - youngest(age)) as f64;
-            hits += left * used;
-            space += left * width * (1.0 - used / 2.0);
-            left *= 1.0 - used;
-            best = best.max(hits / space.max(1.0));
+    let (mut indices, mut later) = ([0.0; AGES], Vec::with_capacity(AGES));
+    for age in (0..AGES).rev() {
+        let width = (youngest(age + 1) - youngest(age)) as f64;
+        let used = hazard[age];
+        let mut best = Period { hits: used, space: width * (1.0 - used / 2.0), left: 1.0 - used };
+        while let Some(next) = later.pop_if(|next: &mut Period| next.ratio() > best.ratio()) {
+            best = best.then(next);
         }
-        best
-    })
+        indices[age] = best.ratio();
+        later.push(best);
+    }
+    indices
 }
 
-/// The class of a block that was reused `reuses` times.
-pub(crate) fn class_of(reuses: u32) -> usize {
+/// Consecutive ages of a block that reaches the first of them.
+#[derive(Debug, Clone, Copy)]
+struct Period {
+    /// The probability of a use in it.
+    hits: f64,
+    /// The expected time until that use, or until the end.
+    space: f64,
+    /// The probability of its end without a use.
+    left: f64,
+}
+
+impl Period {
+    fn ratio(&self) -> f64 {
+        // Some of the lowest ages have no width.
+        self.hits / self.space.max(f64::MIN_POSITIVE)
+    }
+
+    fn then(self, next: Period) -> Period {
+        let Period { hits, space, left } = self;
+        Period { hits: hits + left * next.hits, space: space + left * next.space, left: left * next.left }
+    }
+}
+
+/// The class by reuses alone.
+pub(super) fn reuse_class(reuses: u32) -> usize {
     let octaves = if reuses < 3 { reuses as usize } else { 2 + (reuses - 1).ilog2() as usize };
-    octaves.min(CLASSES - 1)
+    octaves.min(REUSE_CLASSES - 1)
 }
 
 /// The index of an age: four to an octave.
@@ -238,6 +231,7 @@ pub(crate) fn youngest(age: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evict::rhythm::{RHYTHMS, Rhythm};
 
     #[test]
     fn ages_and_their_bounds_agree() {
@@ -284,14 +278,32 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_learned() {
-        let mut gittins = Gittins::new(100);
-        let blocks: Vec<Fingerprint> = (0..1000).map(|token| Fingerprint::UNUSED.child(&[token])).collect();
-        for now in 1..40_000_u64 {
-            gittins.note(blocks[now as usize % 1000], now);
+    fn what_is_kept_until_the_best_time_has_the_index() {
+        let hazard: ByAge = std::array::from_fn(|age| ((age * 7919) % 13) as f64 / 40.0);
+        for (from, index) in gittins_indices(&hazard).into_iter().enumerate().filter(|(age, _)| age % 4 == 0)
+        {
+            let (mut best, mut left, mut hits, mut space) = (0.0_f64, 1.0, 0.0, 0.0);
+            for (age, &used) in hazard.iter().enumerate().skip(from) {
+                hits += left * used;
+                space += left * (youngest(age + 1) - youngest(age)) as f64 * (1.0 - used / 2.0);
+                left *= 1.0 - used;
+                best = best.max(hits / space);
+            }
+            assert!((index / best - 1.0).abs() < 1e-9 || index == best, "{from}: {index} and {best}");
         }
-        let class = class_of(40);
-        assert!(gittins.index(class, age_of(950)) > 5.0 * gittins.index(class, age_of(10)));
-        assert!(gittins.index(class, age_of(10)) > 0.0);
+    }
+
+    #[test]
+    fn a_rhythm_without_blocks_has_the_index_of_all() {
+        let mut gittins = Gittins::new(1, RHYTHMS);
+        let [fast, slow, other] = [1_000, 64_000, 8_000].map(|pause| Rhythm::of(pause).index());
+        for _ in 0..1_000 {
+            gittins.count_again(fast, 1_000);
+            gittins.count_again(slow, 64_000);
+        }
+        gittins.update(std::iter::empty());
+        let index = |class, time| gittins.index(class, age_of(time));
+        assert!(index(fast, 900) > 1.5 * index(other, 900) && index(other, 900) > 1.5 * index(slow, 900));
+        assert!(index(slow, 60_000) > 2.0 * index(slow, 900));
     }
 }

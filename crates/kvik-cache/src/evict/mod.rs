@@ -10,7 +10,7 @@
 //!               │                                │
 //!               └──────► policies ◄──────────────┘         one file a policy
 //!                            │
-//!          ranking   order   ageing   gittins              the building blocks of policies
+//!          ranking   order   ageing   sample ──► gittins    the building blocks of policies
 //! ```
 //!
 //! `shares` divides the space among tenants, `ghosts` remembers evicted blocks. To add a policy: its file in
@@ -18,18 +18,23 @@
 
 mod ageing;
 mod evictor;
+mod facts;
 mod ghosts;
 mod gittins;
 mod order;
 mod policies;
 mod ranking;
 mod requests;
+mod rhythm;
+mod sample;
 mod shadow;
 mod shares;
 
 pub(crate) use evictor::{Candidate, Evictor, Lane};
+pub(crate) use facts::Facts;
 pub(crate) use ghosts::{Cause, Ghost, Ghosts};
 pub use policies::{Policy, UnknownPolicy};
-pub(crate) use ranking::Facts;
+pub(crate) use requests::{BlockUse, Request};
+pub(crate) use rhythm::Rhythm;
 pub(crate) use shares::{Holding, Shares};
 pub use shares::{Share, TenantStats};

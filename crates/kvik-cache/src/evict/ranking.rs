@@ -3,33 +3,31 @@
 
 use std::fmt::Debug;
 
-use super::gittins::Gittins;
+use super::facts::Facts;
+use super::sample::{AgeClock, Sample};
 use crate::ids::NodeId;
-
-/// The facts of a leaf that a policy knows.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts {
-    /// When its last user left, on the tree's clock of blocks used.
-    pub(crate) used: u64,
-    /// When it was published, on the same clock.
-    pub(crate) born: u64,
-    /// How often it was reused, as far as is remembered.
-    pub(crate) reuses: u32,
-    /// Blocks from the root to its end.
-    pub(crate) depth: u32,
-    /// Blocks that it holds itself.
-    pub(crate) blocks: u32,
-}
 
 /// The facts of the cache that a policy knows when it is asked for a victim.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context<'a> {
     /// The tree's clock of blocks used.
     pub(crate) now: u64,
+    /// The caller's clock, as [`Facts::used_ms`].
+    pub(crate) now_ms: u64,
     /// Blocks that the tenant has in the tree.
     pub(crate) capacity: usize,
-    /// The Gittins index by reuses and age.
-    pub(crate) gittins: &'a Gittins,
+    /// The Gittins indices.
+    pub(crate) sample: &'a Sample,
+}
+
+impl Context<'_> {
+    /// The time by one of the clocks.
+    pub(crate) fn now_by(&self, clock: AgeClock) -> u64 {
+        match clock {
+            AgeClock::Blocks => self.now,
+            AgeClock::Milliseconds => self.now_ms,
+        }
+    }
 }
 
 /// An evicted block that has been computed again.
@@ -69,8 +67,9 @@ pub(crate) trait Ranking: Debug + Send {
         true
     }
 
-    /// Returns whether the policy reads [`Context::gittins`], which costs a note for every block used.
-    fn needs_gittins_index(&self) -> bool {
+    /// Returns whether the policy reads [`Facts::rhythm`] or [`Context::sample`], which cost a note for every block
+    /// used.
+    fn needs_sample(&self) -> bool {
         false
     }
 }

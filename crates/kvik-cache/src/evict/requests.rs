@@ -1,5 +1,6 @@
 //! Requests as the evictor sees them: the uses of their blocks, deepest first.
 
+use super::rhythm::Rhythm;
 use crate::hash::Fingerprint;
 
 /// The use of a block.
@@ -10,40 +11,17 @@ pub(crate) struct BlockUse {
     pub(crate) depth: u32,
     /// The time of the use, on the clock of blocks used.
     pub(crate) at: u64,
+    /// Its rhythm from this use on, which the sample of uses determines.
+    pub(crate) rhythm: Rhythm,
 }
 
-/// A request that has ended or is ending.
-#[derive(Debug, Default)]
+/// A request that is ending.
+#[derive(Debug)]
 pub(crate) struct Request {
+    /// When it was admitted, in milliseconds (see [`Facts::used_ms`](super::Facts)).
+    pub(crate) started_ms: u64,
+    /// When it ended, likewise.
+    pub(crate) ended_ms: u64,
     /// The uses of its blocks, deepest first.
     pub(crate) uses: Vec<BlockUse>,
-}
-
-impl Request {
-    /// Adds a use. The first block of a prompt completes the request, which is returned, and another begins. A
-    /// request that is incomplete when the next begins is dropped.
-    pub(crate) fn note(&mut self, used: BlockUse) -> Option<Request> {
-        if self.uses.last().is_some_and(|last| last.depth <= used.depth) {
-            self.uses.clear();
-        }
-        self.uses.push(used);
-        (used.depth == 0).then(|| std::mem::take(self))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_ends_with_its_first_block() {
-        let mut request = Request::default();
-        let mut note = |depth| {
-            let block = Fingerprint::UNUSED.child(&[depth]);
-            request.note(BlockUse { block, depth, at: 1 }).map(|ended| ended.uses.len())
-        };
-        assert_eq!([2, 1, 0].map(&mut note), [None, None, Some(3)]);
-        assert_eq!([0, 0].map(&mut note), [Some(1), Some(1)]);
-        assert_eq!([5, 4, 9, 1, 0].map(&mut note), [None, None, None, None, Some(3)], "5 and 4 have no end");
-    }
 }

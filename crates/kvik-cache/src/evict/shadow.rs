@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
+use super::facts::Facts;
 use super::ghosts::{Cause, Ghost, Ghosts};
-use super::gittins::Gittins;
 use super::policies::Policy;
-use super::ranking::{Context, Facts, Ranking};
+use super::ranking::{Context, Ranking};
 use super::requests::{BlockUse, Request};
+use super::sample::Sample;
 use crate::hash::Fingerprint;
 use crate::ids::NodeId;
 
@@ -55,15 +56,16 @@ impl Shadow {
 
     /// Notes the sampled blocks of a request, and evicts until `capacity` blocks are kept. Returns how many of its
     /// blocks were hits.
-    pub(crate) fn note(&mut self, request: &Request, capacity: usize, gittins: &Gittins) -> usize {
+    pub(crate) fn note(&mut self, request: &Request, capacity: usize, sample: &Sample) -> usize {
         let Some(&last) = request.uses.last() else { return 0 };
         let is_kept = |block| self.places.contains_key(&block);
         let hits = request.uses.iter().rev().take_while(|used| is_kept(used.block)).count();
         let reuses = self.reuses_of(request, hits, capacity);
         let mut end = None;
         for (used, &reuses) in request.uses.iter().zip(&reuses).rev() {
-            let BlockUse { at, depth, .. } = *used;
-            let facts = Facts { used: at, born: at, reuses, depth, blocks: 1 };
+            let BlockUse { at, depth, rhythm, .. } = *used;
+            let used_ms = request.ended_ms;
+            let facts = Facts { used: at, used_ms, born: at, reuses, rhythm, depth, blocks: 1 };
             end = Some(match self.places.get(&used.block) {
                 Some(&place) => self.reuse(place, facts),
                 None => self.admit(used.block, facts, end),
@@ -71,7 +73,7 @@ impl Shadow {
         }
         end.into_iter().for_each(|end| self.rank(end));
         while self.places.len() > capacity {
-            self.evict(Context { now: last.at, capacity, gittins });
+            self.evict(Context { now: last.at, now_ms: request.ended_ms, capacity, sample });
         }
         hits
     }

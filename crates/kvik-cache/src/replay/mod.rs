@@ -1,13 +1,14 @@
 //! Drives the cache with the blocks of recorded requests, without a model.
 //!
-//! Defines replays and their report. Reads no file and no clock: requests come in as lists of block ids, the time
-//! as a function.
+//! Defines replays and their report. Reads no file and no clock: requests come in as lists of block ids with the
+//! times at which they were made, the time that an operation takes as a function.
 //!
 //! Each request is looked up, admitted and finished at once; then the cache is shrunk to its capacity. One id of
 //! the trace stands for one block of the cache (in the Mooncake traces, for 512 tokens), and differs from others by
 //! its tokens as in real use.
 
 mod optimum;
+mod restart;
 mod trace;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use optimum::optimum;
+pub use restart::{RestartConfig, RestartReport, Stop, replay_restarts};
 use rustc_hash::FxHashSet;
 pub use trace::{Capacity, TraceRequest};
 
@@ -73,15 +75,30 @@ impl ReplayReport {
     }
 }
 
-/// Replays `requests` in order. `clock` returns the time since any fixed moment.
+/// Replays `requests` in order, for policies that measure ages in blocks used: the cache's clock stands still.
+/// `clock` returns the time since any fixed moment.
 pub fn replay(
     requests: &[TraceRequest],
     capacity: Capacity,
     policy: Policy,
     clock: impl FnMut() -> Duration,
 ) -> Result<ReplayReport, CacheError> {
+    replay_timed(requests, &[], capacity, policy, clock)
+}
+
+/// Replays `requests` in order, each at its time; a request without one is made when the one before it is.
+pub fn replay_timed(
+    requests: &[TraceRequest],
+    times: &[Duration],
+    capacity: Capacity,
+    policy: Policy,
+    clock: impl FnMut() -> Duration,
+) -> Result<ReplayReport, CacheError> {
     let mut replay = Replay::new(requests, capacity, policy, clock)?;
-    requests.iter().for_each(|request| replay.step(request));
+    for (index, request) in requests.iter().enumerate() {
+        times.get(index).into_iter().for_each(|&at| replay.cache.set_now(at));
+        replay.step(request);
+    }
     Ok(replay.report())
 }
 

@@ -75,7 +75,8 @@ impl When {
     }
 }
 
-/// Leading positions that models attend to regardless of content (StreamingLLM, arXiv 2309.17453).
+/// Default of the leading positions that every policy retains, since models attend to them regardless of content
+/// (StreamingLLM, arXiv 2309.17453): a policy by score that drops them ruins the text that follows.
 pub(super) const SINKS: usize = 4;
 
 impl Keep {

@@ -57,8 +57,10 @@ fn ranked(
     let mut ranked = Ranked { ranks: Vec::with_capacity(stored), heads: Vec::new() };
     let quotas = groups.iter().flat_map(|group| group.heads.clone().map(|_| group.quota / group.heads.len()));
     let rooms: Vec<Room> = quotas.map(|quota| retention.room(at, quota)).collect();
+    let rows = retention.rows_before(at).len();
     for (layer, layer_facts) in facts.iter().enumerate() {
-        let scene = Scene { at, layer, rooms: &rooms[ranked.heads.len()..][..layer_facts.heads.len()] };
+        let rooms = &rooms[ranked.heads.len()..][..layer_facts.heads.len()];
+        let scene = Scene { at, layer, rows, rooms };
         let scores = retention.policy.rules().scores(scene, layer_facts, state.layer(layer));
         for ((head, scores), room) in layer_facts.heads.iter().zip(&scores).zip(scene.rooms) {
             let start = ranked.ranks.len();

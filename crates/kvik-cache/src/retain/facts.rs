@@ -1,7 +1,5 @@
 //! The inputs and outputs of a policy: plain data.
 
-use std::ops::Range;
-
 /// The observation of a sequence's attention that a policy needs between two points.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Watch {
@@ -28,22 +26,12 @@ pub enum Watch {
 pub enum WatchedRows {
     /// Every row from position 0 on.
     All,
-    /// The last rows before each point, this many but at most half of the sequence: [`super::Points::watched`].
+    /// The last rows before each point, at most this many: [`super::Retention::rows_before`].
     Last(usize),
 }
 
-impl WatchedRows {
-    /// The rows of a sequence of `at` tokens that are observed if it was not observed before: with `Last` at most
-    /// half of it, so that some positions remain to be judged.
-    pub fn before(self, at: usize) -> Range<usize> {
-        match self {
-            WatchedRows::All => 0..at,
-            WatchedRows::Last(rows) => at - window(rows, at)..at,
-        }
-    }
-}
-
-/// `rows`, but at most half of the `at` tokens of a sequence, and at least one.
+/// `rows`, but at most half of the `at` tokens of a sequence, so that some positions remain to be judged, and at least
+/// one.
 pub(super) fn window(rows: usize, at: usize) -> usize {
     rows.min((at / 2).max(1)).min(at)
 }

@@ -45,9 +45,6 @@ pub use error::RetentionError;
 pub use facts::{Decision, HeadFacts, LayerFacts, Needs, Reduce, Watch, WatchedRows};
 pub use heads::HeadImportance;
 pub use points::Points;
-pub use policies::{
-    Anchor, Counter, CrushBase, Decay, Expected, H2o, Keydiff, Knorm, Kvcrush, Kvzip, NormOrder, Policy,
-    Random, Rkv, Sample, Scissorhands, Sinks, Snapkv, Tova, Vnorm, Windowed,
-};
+pub use policies::*;
 pub use retention::Retention;
 pub use state::PolicyState;

@@ -54,7 +54,7 @@ pub(super) fn decide(
     let mut candidates = Vec::new();
     for (layer, layer_facts) in facts.iter().enumerate() {
         let rooms: Vec<Room> = quotas[layer].iter().map(|&quota| retention.room(at, quota)).collect();
-        let scene = Scene { at, layer, rooms: &rooms };
+        let scene = Scene { at, layer, rows: retention.rows_before(at).len(), rooms: &rooms };
         candidates.extend(of_layer(retention, scene, layer_facts, state));
     }
     candidates.sort_by(rather);

@@ -16,7 +16,7 @@ use super::retention::Retention;
 /// length and every `every` tokens after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Points {
-    keep: Keep,
+    retention: Retention,
     prompt: usize,
     every: usize,
     /// The range of points within the prompt: the first point, and the exclusive end; equal if there are none.
@@ -25,8 +25,6 @@ pub struct Points {
     are_fixed: bool,
     /// True if there are points after the prompt.
     goes_on: bool,
-    /// Number of rows observed before a point; `None` for all since the last one.
-    rows: Option<usize>,
 }
 
 impl Retention {
@@ -35,8 +33,8 @@ impl Retention {
     pub fn points(&self, prompt: usize, context: usize) -> Points {
         let repeats = self.watch() == Watch::Repeat;
         let rows = match self.watch() {
-            Watch::Attention { rows: WatchedRows::Last(rows), .. } => Some(rows),
-            _ => None,
+            Watch::Attention { rows: WatchedRows::Last(rows), .. } => rows,
+            _ => 0,
         };
         let every = self.every.max(1);
         let stored_max = match self.keep {
@@ -44,10 +42,10 @@ impl Retention {
             Keep::Share(_) | Keep::Bytes(_) => context,
         };
         // The rows before the prompt's end matter most: no point within the prompt may evict them.
-        let end = prompt.saturating_sub(rows.unwrap_or(0));
+        let end = prompt.saturating_sub(rows);
         let thinned = if repeats { (prompt, prompt) } else { (stored_max, end.max(stored_max)) };
         let are_fixed = self.when.at_points();
-        Points { keep: self.keep, prompt, every, thinned, are_fixed, goes_on: !repeats, rows }
+        Points { retention: *self, prompt, every, thinned, are_fixed, goes_on: !repeats }
     }
 
     /// The rows among `rows` whose attention or queries are observed, for a sequence whose last point was at
@@ -119,17 +117,16 @@ impl Points {
         if first == end { 0 } else { last_before(first, position.min(end)).unwrap_or(0) }
     }
 
-    /// The rows that are observed before the point `at`: of those that [`WatchedRows::before`] returns, the ones
+    /// The rows that are observed before the point `at`: of those that [`Retention::rows_before`] returns, the ones
     /// since the last point.
     pub fn watched(&self, at: usize) -> Range<usize> {
-        let rows = self.rows.map_or(WatchedRows::All, WatchedRows::Last);
-        self.previous(at).max(rows.before(at).start)..at
+        self.previous(at).max(self.retention.rows_before(at).start)..at
     }
 
     /// Maximum number of positions that a KV head retains at a point up to `positions` tokens, on average over the
     /// heads.
     pub fn kept_max(&self, positions: usize) -> usize {
-        self.keep.positions(positions, 1).min(positions)
+        self.retention.keep.positions(positions, 1).min(positions)
     }
 
     /// Maximum number of positions that a KV head stores at any time until the sequence has `positions` tokens, on
@@ -141,7 +138,7 @@ impl Points {
         let ends = ends.into_iter().filter(|&end| end > 0 && end <= positions);
         let stored = |end| match self.previous(end) {
             0 => end,
-            point => self.keep.positions(point, 1).min(point) + end - point,
+            point => self.kept_max(point) + end - point,
         };
         ends.map(stored).max().unwrap_or(0)
     }

@@ -1,7 +1,9 @@
 //! A request's retention: a policy, an amount, and its division.
 
+use std::ops::Range;
+
 use super::amounts::{Budget, Cut, Keep, SINKS, When};
-use super::facts::{Needs, Watch, WatchedRows};
+use super::facts::{Needs, Watch, WatchedRows, window};
 use super::policies::{Policy, Room};
 
 /// Configures which positions of a sequence are retained. Its text form is canonical: equal texts mean equal
@@ -16,8 +18,8 @@ pub struct Retention {
     pub budget: Budget,
     /// Which of the positions that fit the quota are retained.
     pub cut: Cut,
-    /// Number of forced leading positions of the sequence; `None` for the policy's default.
-    pub sinks: Option<usize>,
+    /// Number of forced leading positions of the sequence.
+    pub sinks: usize,
     /// Number of forced latest positions; `None` for the policy's default.
     pub recent: Option<usize>,
     /// Tokens between the points at which the sequence evicts positions.
@@ -37,7 +39,7 @@ impl Retention {
             keep,
             budget,
             cut: Cut::Top,
-            sinks: None,
+            sinks: SINKS,
             recent: None,
             every,
             protect: 0,
@@ -47,7 +49,7 @@ impl Retention {
 
     /// The observation of the sequence's attention that is needed before each point.
     pub fn watch(&self) -> Watch {
-        self.policy.rules().watch(self.sinks.unwrap_or(self.policy.rules().sinks()))
+        self.policy.rules().watch(self.sinks)
     }
 
     /// The facts of each stored position that are needed at a point.
@@ -65,7 +67,7 @@ impl Retention {
     /// keys: StreamingLLM (arXiv 2309.17453) counts positions within the cache.
     pub fn rotated_sinks(&self) -> usize {
         match self.policy {
-            Policy::Sinks(_) => self.sinks.unwrap_or(SINKS),
+            Policy::Sinks(_) => self.sinks,
             _ => 0,
         }
     }
@@ -100,14 +102,39 @@ impl Retention {
         Retention { keep, ..self }
     }
 
-    /// Numbers of leading and of latest positions that are forced when the sequence has `at` tokens.
-    pub(super) fn forced(&self, at: usize) -> (usize, usize) {
-        let rules = self.policy.rules();
-        let (mut sinks, recent) = (rules.sinks(), rules.recent(at));
-        if matches!(self.cut, Cut::Hybrid { .. }) {
-            sinks = sinks.max(SINKS);
+    /// The rows that are observed before a point at `at` tokens if none was observed before. `keep` must not be in
+    /// bytes: call [`Retention::resolve`] first.
+    pub fn rows_before(&self, at: usize) -> Range<usize> {
+        match self.watch() {
+            Watch::Attention { rows: WatchedRows::Last(rows), .. } => {
+                at - window(rows.min(self.window_max(at)), at)..at
+            }
+            _ => 0..at,
         }
-        (self.sinks.unwrap_or(sinks).max(self.protect), self.recent.unwrap_or(recent))
+    }
+
+    /// The maximum length of a window that shrinks, when the sequence has `at` tokens: half of what the keep leaves
+    /// after the leading positions, so that some positions remain to be judged. A longer one would be all that is
+    /// retained.
+    fn window_max(&self, at: usize) -> usize {
+        match self.keep {
+            Keep::Share(_) | Keep::Tokens(_) if self.policy.rules().window_shrinks() => {
+                (self.keep.positions(at, 1).saturating_sub(self.first()) / 2).max(1)
+            }
+            _ => usize::MAX,
+        }
+    }
+
+    /// Number of leading positions that are forced.
+    fn first(&self) -> usize {
+        self.sinks.max(self.protect)
+    }
+
+    /// Numbers of leading and of latest positions that are forced when the sequence has `at` tokens. A head whose quota
+    /// is smaller retains the leading ones, and as many of the latest as the quota leaves after them.
+    pub(super) fn forced(&self, at: usize) -> (usize, usize) {
+        let recent = || self.policy.rules().recent(at).min(self.window_max(at));
+        (self.first(), self.recent.unwrap_or_else(recent))
     }
 
     /// The room of a head that retains `quota` positions when the sequence has `at` tokens.

@@ -82,7 +82,7 @@ fn case(chance: &mut Chance, policy: Policy, budget: Budget, cut: Cut) -> Case {
     };
     let mut retention = Retention { budget, cut, ..Retention::new(policy, keep) };
     if chance.below(2) == 0 {
-        (retention.sinks, retention.recent) = (Some(chance.below(8)), Some(chance.below(12)));
+        (retention.sinks, retention.recent) = (chance.below(8), Some(chance.below(12)));
         retention.protect = chance.below(10);
     }
     let layers = shape.iter().map(|&heads| (0..heads).map(|_| chance.below(5) as f32).collect()).collect();
@@ -160,6 +160,79 @@ fn first_latest_and_protected_positions_stay_where_the_keep_has_room() {
     assert!(judged > 500, "{judged} cases have room");
 }
 
+#[test]
+fn every_policy_retains_the_first_four_positions_by_default() {
+    for policy in Policy::ALL {
+        for keep in ["0.5", "64", "1MiB"] {
+            let text = format!("{}:{keep}", policy.name());
+            let retention: Retention = text.parse().unwrap();
+            assert_eq!((retention.sinks, retention.forced(1000).0), (4, 4), "{text}");
+            assert_eq!(format!("{text},sinks=4").parse(), Ok(retention), "{text}: the same, said aloud");
+            let without: Retention = format!("{text},sinks=0").parse().unwrap();
+            assert_eq!(without.forced(1000).0, 0, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_window_takes_no_more_than_the_first_positions_leave() {
+    let mut crowded = 0;
+    every_case(10, |case| {
+        // Longer than any keep: the first positions stay all the same, and as many of the latest as there is room for.
+        let retention = Retention { recent: Some(case.at), ..case.retention };
+        let (first, quota) = (retention.forced(case.at).0, retention.keep.positions(case.at, 1));
+        let wide = Case { retention, ..case };
+        let decision = wide.decide();
+        let kept: usize = decision.kept.iter().flatten().map(Vec::len).sum();
+        assert!(kept <= retention.keep.positions(wide.at, wide.heads()), "{retention} at {}", wide.at);
+        // A pyramid gives its last layer less than the mean.
+        if matches!(retention.budget, Budget::Pyramid { .. }) || quota < first {
+            return;
+        }
+        crowded += usize::from(quota < wide.at);
+        let stored = wide.facts.iter().flat_map(|layer| &layer.heads);
+        for (kept, head) in decision.kept.iter().flatten().zip(stored) {
+            let leading = head.positions.iter().filter(|&&position| (position as usize) < first).count();
+            assert!(!kept.is_empty() && kept.len() >= leading, "{retention} at {}", wide.at);
+            assert!(
+                kept.iter().zip(0..leading as u32).all(|(&kept, index)| kept == index),
+                "{retention} at {}",
+                wide.at
+            );
+        }
+    });
+    assert!(crowded > 1000, "{crowded} cases have less room than the window");
+}
+
+#[test]
+fn a_window_that_shrinks_leaves_half_of_what_is_kept_to_scores() {
+    let mut chance = Chance(13);
+    let mut shrunk = 0;
+    for text in ["snapkv", "kvcrush"] {
+        for _ in 0..300 {
+            let (at, keep) = (1 + chance.below(2000), 1 + chance.below(100));
+            let retention: Retention =
+                format!("{text}:{:.2},sinks={}", keep as f32 / 100.0, chance.below(9)).parse().unwrap();
+            let ((first, last), quota) = (retention.forced(at), retention.keep.positions(at, 1));
+            assert_eq!(
+                retention.rows_before(at),
+                at - last..at,
+                "{retention} at {at}: what is observed is retained"
+            );
+            assert!((1..=64.min((at / 2).max(1))).contains(&last), "{retention} at {at}: {last}");
+            assert!(2 * last <= quota.saturating_sub(first).max(2), "{retention} at {at}: {last} of {quota}");
+            shrunk += usize::from(last < 64.min(at / 2));
+        }
+    }
+    assert!(shrunk > 100, "{shrunk} windows are shorter than published");
+    let forced = |text: &str, at| text.parse::<Retention>().unwrap().forced(at);
+    assert_eq!(forced("snapkv:0.2", 256), (4, 23), "a quota of 51");
+    assert_eq!(forced("snapkv:0.2,window=64,sinks=0", 256), (0, 64), "what a request names is what it gets");
+    assert_eq!(forced("snapkv:0.2,recent=30", 256), (4, 30));
+    assert_eq!(forced("snapkv:0.5", 2000), (4, 64));
+    assert_eq!(forced("kvcrush:0.2,base=h2o", 256), (4, 0), "a base without a window");
+}
+
 /// Retentions of every kind, with odd values everywhere.
 fn retentions(rounds: usize, mut test: impl FnMut(Retention)) {
     let mut chance = Chance(11);
@@ -191,11 +264,13 @@ fn texts_say_policy_keep_and_options() {
     };
     check("snapkv", "snapkv:0.5");
     check("snapkv:1", "snapkv:1");
-    check("sinks:1024,sinks=4", "sinks:1024,sinks=4");
+    check("sinks:1024,sinks=4", "sinks:1024");
+    check("keydiff:0.25,sinks=0", "keydiff:0.25,sinks=0");
+    check("snapkv:0.25,window=auto", "snapkv:0.25");
     check("kvzip:0.25,budget=all", "kvzip:0.25");
     check("kvzip:.25,budget=head", "kvzip:0.25,budget=head");
     check("knorm:0.3, order=large, budget=layer", "knorm:0.3,order=large,budget=layer:0.2");
-    check("snapkv:64MiB,window=64", "snapkv:64MiB");
+    check("snapkv:64MiB,window=64", "snapkv:64MiB,window=64");
     check("snapkv:2048MiB,pool=7,window=32,every=128", "snapkv:2GiB,window=32,pool=7,every=128");
     check("sinks:0.5,every=64,cut=top,protect=0", "sinks:0.5");
     check("knorm:0.5,when=pressure,protect=4", "knorm:0.5,protect=4,when=pressure");
@@ -222,7 +297,8 @@ fn what_cannot_be_read_or_used_is_named() {
     check("snapkv:-3", &["keep", "`-3`"]);
     check("snapkv:0MiB", &["keep", "bytes"]);
     check("snapkv:99999999999GiB", &["keep"]);
-    check("snapkv:40", &["keep", "40", "last 64", "at least 64"]);
+    check("snapkv:40,window=64", &["keep", "40", "first 4", "last 64", "at least 68"]);
+    check("keydiff:3", &["keep", "first 4", "at least 4", "lower sinks"]);
     check("sinks:100,sinks=90,recent=20", &["keep", "first 90", "last 20", "at least 110"]);
     check("sinks:100,protect=200", &["keep", "first 200"]);
     check("snapkv:0.5,budget=heads", &["budget", "`heads`", "calibrated"]);
@@ -251,6 +327,7 @@ fn what_cannot_be_read_or_used_is_named() {
     check("snapkv:0.5,sinks=few", &["sinks", "`few`"]);
     check("snapkv:0.5,pool=4", &["pool", "`4`", "odd"]);
     check("snapkv:0.5,window=0", &["window", "`0`"]);
+    check("snapkv:0.5,window=most", &["window", "`most`", "auto"]);
     check("snapkv:0.5,order=large", &["order", "snapkv", "window, pool, budget"]);
     check("knorm:0.5,order=huge", &["order", "`huge`", "small, large"]);
     check("snapkv:0.5,every", &["every", "name=value"]);
@@ -396,7 +473,7 @@ fn a_window_is_at_most_half_of_the_sequence() {
         retention.points(prompt, 2048).watched(at)
     };
     assert_eq!(watched("snapkv:0.5", 1000, 1000), 936..1000);
-    assert_eq!(watched("snapkv:0.5", 100, 100), 50..100);
+    assert_eq!(watched("snapkv:0.5,window=64", 100, 100), 50..100);
     assert_eq!(watched("snapkv:0.5", 1, 1), 0..1);
     assert_eq!(watched("snapkv:0.5", 1000, 1256), 1192..1256);
     assert_eq!(watched("h2o:0.5", 1000, 1256), 1000..1256);
@@ -428,7 +505,7 @@ fn a_pyramid_has_the_steps_that_kvpress_gives_it() {
     check("snapkv:0.25,budget=pyramid", 1000, &[250; 6]);
     check("snapkv:0.5,window=32,budget=pyramid:4", 300, &[262, 150, 38]);
     check("snapkv:0.7,window=8,budget=pyramid:5", 613, &[605, 546, 488, 429, 370, 312, 253]);
-    check("snapkv:0.5,budget=pyramid", 100, &[50; 6]);
+    check("snapkv:0.5,window=64,budget=pyramid", 100, &[50; 6]);
     let layers = [
         926, 893, 859, 826, 793, 759, 726, 692, 659, 625, 592, 559, 525, 492, 458, 425, 391, 358, 325, 291,
         258, 224, 191, 157, 124, 91, 57, 24,

@@ -43,7 +43,7 @@ impl Retention {
         match option {
             "budget" => self.budget = value.parse()?,
             "cut" => self.cut = value.parse()?,
-            "sinks" => self.sinks = Some(whole("sinks")?),
+            "sinks" => self.sinks = whole("sinks")?,
             "recent" => self.recent = Some(whole("recent")?),
             "every" => self.every = whole("every")?,
             "protect" => self.protect = whole("protect")?,
@@ -86,13 +86,13 @@ impl fmt::Display for Retention {
         if self.cut != usual.cut {
             write!(f, ",cut={}", self.cut)?;
         }
-        for (name, value) in [("sinks", self.sinks), ("recent", self.recent)] {
+        let sinks = Some(self.sinks).filter(|sinks| *sinks != usual.sinks);
+        let every = Some(self.every).filter(|every| *every != usual.every);
+        let protect = Some(self.protect).filter(|protect| *protect != usual.protect);
+        for (name, value) in
+            [("sinks", sinks), ("recent", self.recent), ("every", every), ("protect", protect)]
+        {
             if let Some(value) = value {
-                write!(f, ",{name}={value}")?;
-            }
-        }
-        for (name, value, usual) in [("every", self.every, usual.every), ("protect", self.protect, 0)] {
-            if value != usual {
                 write!(f, ",{name}={value}")?;
             }
         }

@@ -15,13 +15,18 @@
 //! | `followers` | continuations of the same tokens in stored blocks  |
 //! | `rank`      | the victim when the tier is full                   |
 //! | `lifetime`  | uses and expiry of blocks                          |
+//! | `observe`   | slots that another process writes                  |
+//! | `levels`    | the tiers below RAM, as one ordered list           |
 //! | `cost`      | whether loading is faster than recomputing         |
 //! | `runs`      | which blocks share a value in a remote store       |
+//! | `writes`    | which computed blocks are worth writing            |
 
 mod cost;
 mod followers;
 mod index;
+mod levels;
 mod lifetime;
+mod observe;
 mod rank;
 mod record;
 mod residency;
@@ -30,9 +35,13 @@ mod runs;
 mod simulator;
 #[cfg(test)]
 mod tests;
+mod writes;
 
-pub use cost::{CostModel, Reads};
+pub use cost::CostModel;
+pub use levels::{ByLevel, Level};
+pub use observe::Observed;
 pub use rank::DiskShare;
 pub use record::{BlockTokens, IoFault, Record, Relation, SlotId, Use};
 pub use residency::{Chain, Found, Placement, Tier, TierStats, TierTotals};
 pub use runs::{run_after, run_ending_at, runs};
+pub use writes::{End, Ends, UnknownWritePolicy, Wear, WritePolicy};

@@ -31,7 +31,7 @@ const HALF_LIFE_S: f64 = 24.0 * 3600.0;
 pub struct Tier {
     pub(super) slots: Vec<Slot>,
     /// Slots without a record, the next one to be used last.
-    free: Vec<SlotId>,
+    pub(super) free: Vec<SlotId>,
     pub(super) index: Index,
     /// The index of followers, if it was requested.
     pub(super) followers: Option<FollowerIndex<Identity>>,
@@ -41,7 +41,7 @@ pub struct Tier {
     /// Recently swept blocks, so that a miss can be explained.
     pub(super) swept: FxHashSet<Identity>,
     /// Stamp of the latest use.
-    stamp: u64,
+    pub(super) stamp: u64,
     pub(super) totals: TierTotals,
 }
 
@@ -486,7 +486,7 @@ impl Tier {
     }
 
     /// Puts a record into an empty slot.
-    fn hold(&mut self, slot: SlotId, record: Record, state: State) {
+    pub(super) fn hold(&mut self, slot: SlotId, record: Record, state: State) {
         self.slots[slot.index()] = Slot { record: Some(record), state };
         self.index.insert(&record, slot);
         self.follow(slot);
@@ -501,7 +501,7 @@ impl Tier {
     }
 
     /// Removes the record of a slot, without freeing the slot. Returns whether there was a record.
-    fn forget(&mut self, slot: SlotId) -> bool {
+    pub(super) fn forget(&mut self, slot: SlotId) -> bool {
         self.unrank(slot);
         let Some(record) = self.slots[slot.index()].record else { return false };
         self.unfollow(slot);

@@ -446,11 +446,11 @@ fn spend(mut ratio: impl FnMut(u32, &mut Dice) -> f64) -> (f64, f64) {
         let compute_s = blocks as f64 * COMPUTE_S;
         let noise = 0.8 + dice.below(400) as f64 / 1000.0;
         let load_s = compute_s * noise * ratio(request, &mut dice);
-        if cost.decide(Reads::of_disk(blocks), blocks * 16) {
+        if cost.decide(ByLevel::of(Level::Disk, blocks), blocks * 16) {
             let waited_s = load_s.min(compute_s);
             // Blocks that have arrived when it is abandoned are used, and not recomputed.
             let ready = blocks as f64 * (waited_s / load_s);
-            cost.loaded(Reads::of_disk((ready as usize).max(1)), Duration::from_secs_f64(waited_s));
+            cost.loaded(ByLevel::of(Level::Disk, (ready as usize).max(1)), Duration::from_secs_f64(waited_s));
             taken_s += waited_s + compute_s * (1.0 - ready.floor() / blocks as f64);
         } else {
             taken_s += compute_s;

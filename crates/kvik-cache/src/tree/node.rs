@@ -5,6 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
 use super::labels::BlockTokens;
+use crate::evict::Rhythm;
 use crate::hash::Fingerprint;
 use crate::ids::{BlockId, NamespaceId, NodeId, NodeName};
 use crate::lifetime::Keep;
@@ -41,6 +42,8 @@ pub(crate) struct Life {
     pub(crate) used_at: Duration,
     /// How often it was reused, evictions in between included as far as ghosts remember them.
     pub(crate) reuses: u32,
+    /// Its rhythm at its last use, where the policy learns it.
+    pub(crate) rhythm: Rhythm,
     pub(crate) keep: Keep,
     /// The [ageing value](super::Places) of its tenant at its last use.
     pub(crate) ageing: u64,
@@ -77,6 +80,12 @@ impl Node {
         self.depth + self.blocks().len() as u32
     }
 
+    /// Its priority now; what is in use keeps the raised one.
+    pub(crate) fn priority(&self, now: Duration) -> i8 {
+        let has_ended = self.locks == 0 && self.life.lowers().is_some_and(|at| at <= now);
+        if has_ended { self.life.keep.lowered().priority() } else { self.life.keep.priority() }
+    }
+
     /// Returns whether its first user has not left it yet.
     pub(crate) fn is_new(&self) -> bool {
         self.life.used == 0
@@ -85,12 +94,18 @@ impl Node {
 
 impl Life {
     pub(crate) fn new(born: u64, reuses: u32) -> Life {
-        Life { born, used: 0, used_at: Duration::ZERO, reuses, keep: Keep::NOTHING, ageing: 0 }
+        let (used_at, rhythm) = (Duration::ZERO, Rhythm::default());
+        Life { born, used: 0, used_at, reuses, rhythm, keep: Keep::NOTHING, ageing: 0 }
     }
 
     /// When its time to live ends, on the caller's clock, unless it is used before.
     pub(crate) fn expires(&self) -> Option<Duration> {
         self.keep.ttl.map(|ttl| self.used_at.saturating_add(ttl))
+    }
+
+    /// When its raised priority ends, on the caller's clock, unless it is used before.
+    pub(crate) fn lowers(&self) -> Option<Duration> {
+        self.keep.raised.map(|raised| self.used_at.saturating_add(raised.lasts))
     }
 }
 

@@ -16,6 +16,7 @@
 //! value* of its tenant, which is the rank of the tenant's last victim, place or block. A use renews the rank.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
@@ -23,6 +24,7 @@ use crate::admission::{Changes, CopyPart};
 use crate::auxiliary::AuxiliaryState;
 use crate::evict::Lane;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, StateId, TenantId};
+use crate::lifetime::{Keep, Lifetime};
 
 /// The location of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,8 +39,12 @@ pub(crate) struct PlaceId {
 pub(crate) struct Place {
     /// The namespace of its block.
     pub(crate) namespace: NamespaceId,
-    /// The owning tenant, and the highest priority of the sequences that made or used it.
+    /// The owning tenant, and the present priority.
     pub(crate) lane: Lane,
+    /// The strongest retention of the sequences that made or used it.
+    pub(crate) keep: Keep,
+    /// When its raised priority ends, unless it is used before.
+    pub(crate) lowers: Option<Duration>,
     /// Blocks whose windowed parts it uses; the last one is its own, if any is.
     pub(crate) parts: Vec<BlockId>,
     pub(crate) state: Option<StateId>,
@@ -50,6 +56,15 @@ pub(crate) struct Place {
     pub(crate) keepers: u32,
     /// Its rank among the places of its lane; set when it is added.
     pub(crate) rank: u64,
+}
+
+impl Place {
+    /// Raises its retention to that of a sequence that uses it now.
+    pub(crate) fn raise(&mut self, asked: Lifetime, now: Duration) {
+        self.keep = self.keep.and(asked);
+        self.lane.priority = self.keep.priority();
+        self.lowers = self.keep.raised.map(|raised| now.saturating_add(raised.lasts));
+    }
 }
 
 /// All places of a tree, and the number of users of each block's windowed part.
@@ -64,6 +79,8 @@ pub(crate) struct Places {
     all: BTreeMap<PlaceId, Place>,
     /// The unprotected places.
     ranks: BTreeSet<(Lane, u64, PlaceId)>,
+    /// The ends of raised priorities.
+    lowerings: BTreeSet<(Duration, PlaceId)>,
     tenants: FxHashMap<TenantId, OfTenant>,
     evictable: usize,
     states_free: Vec<StateId>,
@@ -177,12 +194,14 @@ impl Places {
             self.evictable += place.units;
             self.tenants.entry(place.lane.tenant).or_default().evictable += place.units;
         }
+        self.lowerings.extend(place.lowers.map(|lowers| (lowers, id)));
         let before = self.all.insert(id, place);
         assert!(before.is_none(), "{id:?} is there already");
     }
 
     fn take(&mut self, id: PlaceId) -> Option<Place> {
         let place = self.all.remove(&id)?;
+        place.lowers.map(|lowers| self.lowerings.remove(&(lowers, id)));
         if place.keepers == 0 {
             self.ranks.remove(&(place.lane, place.rank, id));
             self.evictable -= place.units;
@@ -269,14 +288,24 @@ impl Places {
         }
     }
 
-    /// Notes that a sequence resumes from a place. It raises the place's priority to its own only if it belongs to
+    /// Notes that a sequence resumes from a place. It raises the place's retention to its own only if it belongs to
     /// the same namespace.
-    pub(crate) fn touch(&mut self, id: PlaceId, by: NamespaceId, priority: i8) {
+    pub(crate) fn touch(&mut self, id: PlaceId, by: NamespaceId, asked: Lifetime, now: Duration) {
         self.change(id, |place| {
             if place.namespace == by {
-                place.lane.priority = place.lane.priority.max(priority);
+                place.raise(asked, now);
             }
         });
+    }
+
+    /// Ends the raised priorities whose time is over.
+    pub(crate) fn lower_ended(&mut self, now: Duration) {
+        while let Some(&(_, id)) = self.lowerings.first().filter(|(lowers, _)| *lowers <= now) {
+            let mut place = self.take(id).expect("its end is that of a place");
+            place.keep = place.keep.lowered();
+            (place.lane.priority, place.lowers) = (place.keep.priority(), None);
+            self.insert(id, place);
+        }
     }
 
     /// Protects a place for one more pin or derived namespace.

@@ -22,7 +22,9 @@ use super::labels::{BlockTokens, Labels};
 use super::node::{Arena, Life, Node};
 use super::places::Places;
 
-use crate::evict::{Candidate, Evictor, Facts, Ghosts, Holding, Lane, Policy, Share, Shares};
+use crate::evict::{
+    BlockUse, Candidate, Evictor, Facts, Ghosts, Holding, Lane, Policy, Request, Rhythm, Share, Shares,
+};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
 use crate::lifetime::{Keep, Lifetime};
@@ -166,6 +168,7 @@ impl Radix {
     /// Locks `node` for one more user, who has already locked its parent.
     pub(crate) fn lock(&mut self, id: NodeId) {
         self.unrank(id);
+        self.lower(id);
         let node = &mut self.arena[id];
         node.locks += 1;
         if node.locks == 1 {
@@ -260,23 +263,48 @@ impl Radix {
         self.change_path(node, |life| life.keep = life.keep.join(others));
     }
 
-    /// Passes the uses of the blocks on the path to `node` to the evictor, if it needs them, deepest first.
-    pub(crate) fn note_uses(&mut self, node: NodeId) {
+    /// Passes the uses of the blocks on the locked path to `node`, by a sequence that was admitted at `started`, to
+    /// the evictor, if it needs them.
+    pub(crate) fn note_uses(&mut self, node: NodeId, started: Duration) {
         if !self.evictor.needs_uses() {
             return;
         }
-        let nodes: Vec<NodeId> = self.path_up(node).collect();
-        let (mut now, mut switched) = (self.clock, false);
-        for node in nodes.into_iter().map(|id| &self.arena[id]) {
-            for (&block, depth) in node.blocks().iter().zip(node.depth..node.end_depth()).rev() {
-                now += 1;
-                switched |= self.evictor.note_use(self.labels.fingerprint(block), depth, now);
-            }
+        let path: Vec<NodeId> = self.path_up(node).collect();
+        let uses = self.uses_of(&path);
+        let blocks = uses.len() as u64;
+        let (started_ms, ended_ms) = (self.ms(started, self.clock), self.ms(self.now, self.clock + blocks));
+        let mut request = Request { started_ms, ended_ms, uses };
+        let switched = self.evictor.note(&mut request);
+        let mut uses = &request.uses[..];
+        for id in path {
+            let node = &mut self.arena[id];
+            node.life.rhythm = uses[0].rhythm;
+            uses = &uses[node.blocks().len()..];
         }
         if switched {
             let ids: Vec<NodeId> = self.arena.iter().map(|(id, _)| id).collect();
             ids.into_iter().for_each(|id| self.rank(id));
         }
+    }
+
+    /// The uses of the blocks of a path, the deepest node first, when it is unlocked.
+    fn uses_of(&self, path: &[NodeId]) -> Vec<BlockUse> {
+        let blocks = path
+            .iter()
+            .map(|&id| &self.arena[id])
+            .flat_map(|node| node.blocks().iter().zip(node.depth..node.end_depth()).rev());
+        let uses = blocks.zip(self.clock + 1..).map(|((&block, depth), at)| BlockUse {
+            block: self.labels.fingerprint(block),
+            depth,
+            at,
+            rhythm: Rhythm::default(),
+        });
+        uses.collect()
+    }
+
+    /// A time in milliseconds on the caller's clock; `blocks` on the clock of blocks used while the caller sets none.
+    pub(super) fn ms(&self, at: Duration, blocks: u64) -> u64 {
+        if self.now.is_zero() { blocks } else { u64::try_from(at.as_millis()).unwrap_or(u64::MAX) }
     }
 
     /// Changes the life of the nodes of a locked path, which no policy ranks. The base of a derived namespace is
@@ -434,8 +462,26 @@ impl Radix {
         nodes.iter().for_each(|&id| self.rank(id));
     }
 
+    /// Ends the raised priorities of leaves and places whose time is over.
+    pub(crate) fn lower_ended(&mut self) {
+        while let Some(leaf) = self.evictor.lowered(self.now) {
+            self.unrank(leaf);
+            self.rank(leaf);
+        }
+        self.places.lower_ended(self.now);
+    }
+
+    /// Ends the raised priority of an unranked node, if its time is over; not that of a node in use.
+    fn lower(&mut self, id: NodeId) {
+        let node = &mut self.arena[id];
+        if node.locks == 0 && node.life.lowers().is_some_and(|at| at <= self.now) {
+            node.life.keep = node.life.keep.lowered();
+        }
+    }
+
     /// Adds a node to the evictor, if it is an unlocked leaf.
     fn rank(&mut self, id: NodeId) {
+        self.lower(id);
         if let Some(candidate) = self.candidate(id) {
             self.evictor.insert(id, candidate);
         }
@@ -454,14 +500,15 @@ impl Radix {
         if node.locks > 0 || !node.children.is_empty() || node.is_root() {
             return None;
         }
-        let Life { born, used, reuses, .. } = node.life;
+        let Life { born, used, used_at, reuses, rhythm, .. } = node.life;
         let (depth, blocks) = (node.end_depth(), node.blocks().len() as u32);
-        let facts = Facts { used, born, reuses, depth, blocks };
-        Some(Candidate { lane: self.lane(id), expires: node.life.expires(), facts })
+        let facts = Facts { used, used_ms: self.ms(used_at, used), born, reuses, rhythm, depth, blocks };
+        let (expires, lowers) = (node.life.expires(), node.life.lowers());
+        Some(Candidate { lane: self.lane(id), expires, lowers, facts })
     }
 
     fn lane(&self, id: NodeId) -> Lane {
         let node = &self.arena[id];
-        Lane { tenant: self.owner(id), priority: node.life.keep.priority }
+        Lane { tenant: self.owner(id), priority: node.life.keep.priority() }
     }
 }

@@ -22,10 +22,11 @@ impl Radix {
     /// The next victim of a tenant: of its lowest priority the leaf that its policy chooses, or the first place,
     /// whichever has the lower rank.
     pub(crate) fn victim(&mut self, tenant: TenantId) -> Option<Victim> {
-        let leaf = self.evictor.victim(tenant, self.clock, self.shares.blocks_of(tenant));
+        let (now_ms, blocks) = (self.ms(self.now, self.clock), self.shares.blocks_of(tenant));
+        let leaf = self.evictor.victim(tenant, self.clock, now_ms, blocks);
         let Some(place) = self.places.victim(tenant) else { return leaf.map(Victim::Leaf) };
         let goes_first = |leaf: &NodeId| {
-            let priority = self.arena[*leaf].life.keep.priority;
+            let priority = self.arena[*leaf].life.keep.priority();
             (priority, self.rank_of_leaf(*leaf)) <= self.places.order_of(place)
         };
         Some(leaf.filter(goes_first).map_or(Victim::Place(place), Victim::Leaf))

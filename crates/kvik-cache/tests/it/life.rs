@@ -2,7 +2,7 @@
 
 use kvik_cache::{
     Admission, Admitted, Cache, CacheConfig, CacheError, Lifetime, Namespace, NamespaceId, Namespaces,
-    NoSpace, Policy, SeqId, StopReason, Token,
+    NoSpace, Policy, RaisedPriority, SeqId, StopReason, Token,
 };
 
 fn cache(blocks: usize) -> (Cache, NamespaceId) {
@@ -231,4 +231,36 @@ fn what_replaces_a_partial_block_is_kept_as_long_as_that_was_asked_for() {
         32,
         "the block that holds token 16 stays, the last one goes"
     );
+}
+
+#[test]
+fn a_raised_priority_keeps_a_prefix_until_it_was_not_used_for_that_long() {
+    use std::time::Duration;
+    let (mut cache, namespace) = cache(16);
+    let raised = Some(RaisedPriority { priority: 50, lasts: Duration::from_secs(60) });
+    let prompt = tokens(0..64);
+    let reuse_max = prompt.len();
+    let lifetime = Lifetime { raised, ..Lifetime::default() };
+    let admission =
+        Admission { seq: SeqId(1), namespace, prompt: &prompt, reuse_max, positions: 64, lifetime };
+    cache.admit(admission).unwrap();
+    cache.finish(SeqId(1), &prompt);
+    let mut others = (1..).map(|number| tokens(number * 1000..number * 1000 + 64));
+    let mut press = |cache: &mut Cache| {
+        for other in others.by_ref().take(8) {
+            run(cache, namespace, &other);
+        }
+    };
+    press(&mut cache);
+    assert_eq!(cache.lookup(namespace, &prompt).tokens, 64, "the least recently used, and kept");
+    cache.set_now(Duration::from_secs(59));
+    assert_eq!(run(&mut cache, namespace, &prompt).reused, 63, "a use without a hint renews it");
+    cache.set_now(Duration::from_secs(118));
+    press(&mut cache);
+    assert_eq!(cache.lookup(namespace, &prompt).tokens, 64);
+    cache.set_now(Duration::from_secs(119));
+    cache.check().unwrap();
+    assert_eq!(cache.lookup(namespace, &prompt).tokens, 64, "nothing is dropped for that");
+    press(&mut cache);
+    assert_eq!(cache.lookup(namespace, &prompt).tokens, 0, "it is like any other");
 }

@@ -6,6 +6,7 @@ mod auxiliary;
 mod flood;
 mod life;
 mod policies;
+mod raised;
 mod shares;
 mod trace;
 mod traffic;

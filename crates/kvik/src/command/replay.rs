@@ -3,20 +3,23 @@
 //! Reads the trace and the clock for [`kvik_cache::replay`], and prints its reports. It runs the real
 //! cache code and no model.
 
+mod restarts;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use kvik_cache::replay::{Capacity, Latency, ReplayReport, TraceRequest, optimum, replay};
+use anyhow::{Context, bail};
+use kvik_cache::replay::{Capacity, Latency, ReplayReport, TraceRequest, optimum, replay_timed};
 use kvik_cache::{Policy, UnknownPolicy};
 
 /// Replay a recorded trace through the cache and print its hit rate.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
-    /// Trace in Mooncake's format: one JSON object with `hash_ids` a line.
+    /// Trace in Mooncake's format: one JSON object a line, with the `hash_ids` of the prompt's blocks and, for policies
+    /// that learn how long sessions pause, its `timestamp` in milliseconds.
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
     /// Blocks kept between requests, or `unlimited`; several to compare.
@@ -30,6 +33,10 @@ pub(crate) struct ReplayArgs {
     /// Eviction policies to compare, or `all`.
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "lru", alias = "policy")]
     evict: Vec<PolicyChoice>,
+    /// Instead, compare the policies of --cache-disk-write: what they write and what is found again when kvik is restarted
+    /// this often, with one eviction policy
+    #[arg(long, value_name = "N", conflicts_with = "json", value_parser = clap::value_parser!(u16).range(1..))]
+    restarts: Option<u16>,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -52,11 +59,19 @@ impl FromStr for PolicyChoice {
 
 /// Runs the command.
 pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<()> {
-    let requests = read_trace(&args.trace)?;
+    let (requests, times) = read_trace(&args.trace)?;
     let policies: Vec<Policy> = args.evict.iter().flat_map(PolicyChoice::policies).collect();
+    if let Some(restarts) = args.restarts {
+        let [policy] = policies[..] else { bail!("--restarts compares write policies; name one --evict") };
+        // Without times, all at one moment.
+        let times = times.into_iter().chain(std::iter::repeat(Duration::ZERO));
+        let timed: Vec<(Duration, TraceRequest)> = times.zip(requests).collect();
+        return print(&restarts::table(&timed, &args.blocks, policy, restarts.into())?);
+    }
     let start = Instant::now();
     let pairs = policies.iter().flat_map(|&policy| args.blocks.iter().map(move |&blocks| (policy, blocks)));
-    let reports = pairs.map(|(policy, blocks)| replay(&requests, blocks, policy, || start.elapsed()));
+    let reports =
+        pairs.map(|(policy, blocks)| replay_timed(&requests, &times, blocks, policy, || start.elapsed()));
     let reports: Vec<ReplayReport> = reports.collect::<Result<_, _>>()?;
     let best: Vec<usize> = args.blocks.iter().map(|&blocks| optimum(&requests, blocks)).collect();
     let text = match policies.len() {
@@ -64,6 +79,10 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<()> {
         1 => table(&reports),
         _ => comparison(&reports, &best),
     };
+    print(&text)
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
     // A reader that closes the pipe early, such as `head`, is no failure.
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -80,25 +99,31 @@ impl PolicyChoice {
     }
 }
 
-fn read_trace(path: &Path) -> anyhow::Result<Vec<TraceRequest>> {
+/// The requests of a trace with their times; without times where a line has none.
+fn read_trace(path: &Path) -> anyhow::Result<(Vec<TraceRequest>, Vec<Duration>)> {
     let file = File::open(path).with_context(|| format!("cannot open the trace {}", path.display()))?;
-    let mut requests = Vec::new();
+    let (mut requests, mut times) = (Vec::new(), Vec::new());
     for (line, number) in BufReader::new(file).lines().zip(1..) {
         let source = || format!("line {number} of the trace {}", path.display());
         let line = line.with_context(source)?;
         if !line.trim().is_empty() {
-            requests.push(parse_request(&line).with_context(source)?);
+            let TraceLine { hash_ids, timestamp } = serde_json::from_str(&line).with_context(source)?;
+            requests.push(hash_ids);
+            let seconds = timestamp.map(|ms| ms / 1000.0);
+            times.extend(seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()));
         }
     }
-    Ok(requests)
+    if times.len() < requests.len() {
+        times.clear();
+    }
+    Ok((requests, times))
 }
 
-fn parse_request(line: &str) -> serde_json::Result<TraceRequest> {
-    #[derive(serde::Deserialize)]
-    struct TraceLine {
-        hash_ids: TraceRequest,
-    }
-    serde_json::from_str(line).map(|TraceLine { hash_ids }| hash_ids)
+/// A line of a trace.
+#[derive(serde::Deserialize)]
+struct TraceLine {
+    hash_ids: TraceRequest,
+    timestamp: Option<f64>,
 }
 
 /// The two header lines of [`table`].
@@ -192,8 +217,9 @@ mod tests {
     fn reports(trace: &str, blocks: &[Capacity]) -> anyhow::Result<Vec<ReplayReport>> {
         let file = tempfile::NamedTempFile::new()?;
         std::fs::write(file.path(), trace)?;
-        let requests = read_trace(file.path())?;
-        let report = |&blocks| Ok(replay(&requests, blocks, Policy::Lru, || Duration::from_micros(5))?);
+        let (requests, times) = read_trace(file.path())?;
+        let clock = || Duration::from_micros(5);
+        let report = |&blocks| Ok(replay_timed(&requests, &times, blocks, Policy::Lru, clock)?);
         blocks.iter().map(report).collect()
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct Events {
     pub(crate) copies_given_up: u64,
     pub(crate) sources_in_use: u64,
     pub(crate) expired: u64,
+    pub(crate) lowered: u64,
+    pub(crate) places_lowered: u64,
     pub(crate) spared_by_priority: u64,
     pub(crate) spared_by_share: u64,
     pub(crate) over_quota: u64,
@@ -57,6 +59,30 @@ pub(crate) struct Events {
     pub(crate) places_spared_by_priority: u64,
     pub(crate) places_before_blocks: u64,
     pub(crate) blocks_before_places: u64,
+}
+
+impl Events {
+    /// Each event by its name.
+    pub(crate) fn named(&self) -> [(&'static str, u64); 16] {
+        [
+            ("superseded", self.superseded),
+            ("tails known", self.tails_known),
+            ("tails stored", self.tails_stored),
+            ("copies given up", self.copies_given_up),
+            ("copies from blocks in use", self.sources_in_use),
+            ("expired", self.expired),
+            ("lowered", self.lowered),
+            ("places lowered", self.places_lowered),
+            ("spared by priority", self.spared_by_priority),
+            ("spared by share", self.spared_by_share),
+            ("over quota", self.over_quota),
+            ("pins refused", self.pins_refused),
+            ("places refused by quota", self.places_refused_by_quota),
+            ("places spared by priority", self.places_spared_by_priority),
+            ("places before blocks", self.places_before_blocks),
+            ("blocks before places", self.blocks_before_places),
+        ]
+    }
 }
 
 /// A cached block.
@@ -131,8 +157,10 @@ pub(crate) struct NamedPlace {
     pub(super) first: usize,
     pub(super) has_state: bool,
     pub(super) units: usize,
-    /// The highest priority of the sequences that made or used it.
-    pub(super) priority: i8,
+    /// The strongest retention of the sequences that made or used it.
+    pub(super) keep: Keep,
+    /// When its raised priority ends.
+    pub(super) lowers: Option<Duration>,
     /// Tokens from the place before it.
     pub(super) spares: usize,
     pub(super) rank: u64,
@@ -157,6 +185,16 @@ impl Held {
 impl NamedPlace {
     pub(super) fn name(&self) -> PlaceName {
         (self.namespace, self.prefix.clone(), self.positions)
+    }
+
+    pub(super) fn priority(&self) -> i8 {
+        self.keep.priority()
+    }
+
+    /// Raises its retention to that of a sequence that uses it.
+    pub(super) fn raise(&mut self, asked: Lifetime, now: Duration) {
+        self.keep = self.keep.and(asked);
+        self.lowers = self.keep.raised.map(|raised| now + raised.lasts);
     }
 
     /// Index of its block.

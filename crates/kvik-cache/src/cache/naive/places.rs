@@ -3,6 +3,7 @@
 use super::data::{Entry, Held, Naive, NamedPlace, PlaceName, Running};
 use crate::cache::life::Told;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
+use crate::lifetime::{Keep, Lifetime};
 
 impl Naive {
     /// The namespace that owns the last block of `prefix` as seen from `namespace`: its base or itself.
@@ -118,14 +119,15 @@ impl Naive {
             panic!("{told:?} went before a place of {tenant:?}");
         };
         let name = (namespace, prefix, positions);
-        let first = self.places_of(tenant).map(|place| (place.priority, place.rank)).min();
-        let is_spared = self.places_of(tenant).any(|place| Some(place.priority) > first.map(|first| first.0));
+        let first = self.places_of(tenant).map(|place| (place.priority(), place.rank)).min();
+        let is_spared =
+            self.places_of(tenant).any(|place| Some(place.priority()) > first.map(|first| first.0));
         self.events.places_spared_by_priority += u64::from(is_spared);
         let found = self.places.iter().position(|place| place.name() == name);
         let place = self.places.remove(found.unwrap_or_else(|| panic!("{name:?} is no place")));
         assert!(!self.is_kept(&place), "{name:?} is kept");
         assert_eq!(self.tenant(namespace), tenant, "{name:?} is another's");
-        assert_eq!(Some((place.priority, place.rank)), first, "{name:?} went before the first");
+        assert_eq!(Some((place.priority(), place.rank)), first, "{name:?} went before the first");
         self.age(tenant, place.rank);
     }
 
@@ -168,12 +170,14 @@ impl Naive {
     }
 
     /// Marks the places in a block as used by a sequence of a namespace.
-    pub(super) fn touch_places(&mut self, by: NamespaceId, block: &[Token], priority: i8) {
-        let home = self.home(by, block);
+    pub(super) fn touch_places(&mut self, by: NamespaceId, block: &[Token], asked: Lifetime) {
+        let (home, now) = (self.home(by, block), self.now);
         for index in 0..self.places.len() {
             let place = &mut self.places[index];
             if place.namespace == home && place.prefix == block {
-                place.priority = if home == by { place.priority.max(priority) } else { place.priority };
+                if home == by {
+                    place.raise(asked, now);
+                }
                 self.renew(index);
             }
         }
@@ -282,7 +286,7 @@ impl Naive {
         let whole = running.leased.get(..end).map(<[Token]>::to_vec);
         let prefix = whole.or(tail).expect("it stands in a block of the sequence");
         let has_state = needs.state_bytes > 0;
-        let (by, priority) = (running.namespace, running.lifetime.priority);
+        let (by, lifetime, now) = (running.namespace, running.lifetime, self.now);
         let namespace = self.home(by, &prefix);
         let first = match needs.windows {
             None => index + 1,
@@ -294,7 +298,9 @@ impl Naive {
         let name = (namespace, prefix.clone(), positions);
         if let Some(known) = self.places.iter().position(|other| other.name() == name) {
             let place = &mut self.places[known];
-            place.priority = if namespace == by { place.priority.max(priority) } else { place.priority };
+            if namespace == by {
+                place.raise(lifetime, now);
+            }
             self.renew(known);
         } else if !lacks_parts && self.make_room_for_place(namespace, units) {
             let before = (1..=index).rev().find(|&blocks| {
@@ -304,18 +310,22 @@ impl Naive {
             });
             let spares = (index + 1 - before.unwrap_or(0)) * BLOCK_POSITIONS;
             let (in_use, rank) = (false, 0);
-            self.places.push(NamedPlace {
+            let (keep, lowers) = (Keep::NOTHING, None);
+            let mut place = NamedPlace {
                 namespace,
                 prefix,
                 positions,
                 first,
                 has_state,
                 units,
-                priority,
+                keep,
+                lowers,
                 spares,
                 rank,
                 in_use,
-            });
+            };
+            place.raise(lifetime, now);
+            self.places.push(place);
             self.renew(self.places.len() - 1);
         }
     }

@@ -62,7 +62,7 @@ impl Naive {
     fn evict_of(&mut self, tenant: TenantId, held: Option<(NamespaceId, &[Token])>) {
         let mut leaves = self.leaves(held);
         leaves.retain(|&index| self.tenant(self.entries[index].namespace) == tenant);
-        let priority = |index: usize| self.entries[index].keep.priority;
+        let priority = |index: usize| self.entries[index].keep.priority();
         let lowest = leaves.iter().map(|&index| priority(index)).min();
         let count = leaves.len();
         leaves.retain(|&index| Some(priority(index)) == lowest);
@@ -76,7 +76,7 @@ impl Naive {
             Policy::Lru => leaves.into_iter().min_by_key(|&index| self.entries[index].used),
             _ => leaves.into_iter().find(|&index| is_told(&self.entries[index])),
         };
-        let place = self.places_of(tenant).map(|place| (place.priority, place.rank)).min();
+        let place = self.places_of(tenant).map(|place| (place.priority(), place.rank)).min();
         let ranked = by_policy.map(|index| (index, priority(index), self.rank_of(index)));
         let goes_first =
             |&(_, priority, rank): &(usize, i8, u64)| place.is_none_or(|place| (priority, rank) <= place);
@@ -109,6 +109,23 @@ impl Naive {
             self.told.remove(told.expect("what has expired is evicted"));
             self.lost.insert((namespace, prefix), None);
             self.events.expired += 1;
+        }
+    }
+
+    /// Ends raised priorities whose time is over, except those of blocks in use.
+    pub(super) fn lower_ended(&mut self) {
+        let now = self.now;
+        for index in 0..self.entries.len() {
+            let entry = &self.entries[index];
+            let has_ended = entry.keep.raised.is_some_and(|raised| entry.used_at + raised.lasts <= now);
+            if has_ended && !self.is_locked(entry) {
+                self.entries[index].keep = self.entries[index].keep.lowered();
+                self.events.lowered += 1;
+            }
+        }
+        for place in self.places.iter_mut().filter(|place| place.lowers.is_some_and(|at| at <= now)) {
+            (place.keep, place.lowers) = (place.keep.lowered(), None);
+            self.events.places_lowered += 1;
         }
     }
 

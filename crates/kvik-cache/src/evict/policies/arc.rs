@@ -5,8 +5,9 @@
 //! blocks. A recomputed block that had never been reused was evicted too early from the recent side, so the target
 //! rises; one that had been reused lowers it. The ghosts stand in for the two lists of evicted blocks.
 
+use crate::evict::facts::Facts;
 use crate::evict::order::Order;
-use crate::evict::ranking::{Context, Facts, Ranking, Return};
+use crate::evict::ranking::{Context, Ranking, Return};
 use crate::ids::NodeId;
 
 /// Both sides, and the division of the space.

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use super::Policy;
-use crate::evict::gittins::Gittins;
 use crate::evict::requests::{BlockUse, Request};
+use crate::evict::sample::Sample;
 use crate::evict::shadow::Shadow;
 use crate::ids::TenantId;
 
@@ -77,11 +77,11 @@ impl Auto {
     }
 
     /// Notes a request. Returns the policy to follow from now on, if that changes.
-    pub(crate) fn note(&mut self, request: &Request, gittins: &Gittins) -> Option<Policy> {
+    pub(crate) fn note(&mut self, request: &Request, sample: &Sample) -> Option<Policy> {
         let sampled = self.sampled(request);
         let capacity = self.capacity();
         for (shadow, hits) in self.shadows.iter_mut().zip(&mut self.hits) {
-            *hits += shadow.note(&sampled, capacity, gittins) as f64;
+            *hits += shadow.note(&sampled, capacity, sample) as f64;
         }
         self.since_judgement += sampled.uses.len();
         if self.since_judgement < ROUND_USES {
@@ -96,7 +96,7 @@ impl Auto {
     fn sampled(&self, request: &Request) -> Request {
         // Different bits than those that choose the sample of `Gittins` and the slots of ghosts.
         let is_in = |used: &&BlockUse| (used.block.0.get() >> 52) as usize & (self.sample - 1) == 0;
-        Request { uses: request.uses.iter().filter(is_in).copied().collect() }
+        Request { uses: request.uses.iter().filter(is_in).copied().collect(), ..*request }
     }
 
     /// Blocks that a shadow keeps: the sample's part of the cached blocks that no running sequence owns.

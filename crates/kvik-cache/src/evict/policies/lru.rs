@@ -4,8 +4,9 @@
 //! of its children; and all blocks of a node have the same last use, the deeper ones counting as older. So leaves
 //! by last use, each evicted from its end, give the exact LRU order of blocks.
 
+use crate::evict::facts::Facts;
 use crate::evict::order::Order;
-use crate::evict::ranking::{Context, Facts, Ranking};
+use crate::evict::ranking::{Context, Ranking};
 use crate::ids::NodeId;
 
 /// Leaves by last use.

@@ -6,6 +6,7 @@ mod cost;
 mod forecast;
 mod lfu;
 mod lru;
+mod rhythm;
 mod s3_fifo;
 mod slru;
 #[cfg(test)]
@@ -72,7 +73,9 @@ policies! {
     /// Evicts the block that takes the least time to recompute.
     Cost "cost" cost::cost();
     /// Evicts the block with the lowest Gittins index: the fewest expected hits, learned from past uses.
-    Forecast "forecast" forecast::Forecast::default();
+    Forecast "forecast" forecast::forecast();
+    /// Evicts the block with the lowest Gittins index by the clock: given how long it last paused and has paused now.
+    Rhythm "rhythm" rhythm::rhythm();
 }
 
 /// Error: the name is not that of a policy.

@@ -8,8 +8,9 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::evict::facts::Facts;
 use crate::evict::order::Order;
-use crate::evict::ranking::{Context, Facts, Ranking};
+use crate::evict::ranking::{Context, Ranking};
 use crate::ids::NodeId;
 
 /// `small` keeps at least one block in this many.

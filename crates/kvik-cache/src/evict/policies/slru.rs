@@ -4,8 +4,9 @@
 //! used leaf on probation. While probation holds no more than a fifth of the blocks, the least recently used
 //! protected leaf is demoted first, as the newest on probation.
 
+use crate::evict::facts::Facts;
 use crate::evict::order::Order;
-use crate::evict::ranking::{Context, Facts, Ranking};
+use crate::evict::ranking::{Context, Ranking};
 use crate::ids::NodeId;
 
 /// Probation keeps at least one block in this many.

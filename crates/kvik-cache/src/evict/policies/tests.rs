@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Policy;
-use crate::evict::gittins::Gittins;
-use crate::evict::ranking::{Context, Facts, Ranking, Return};
+use crate::evict::facts::Facts;
+use crate::evict::ranking::{Context, Ranking, Return};
+use crate::evict::rhythm::Rhythm;
+use crate::evict::sample::Sample;
 use crate::ids::NodeId;
 
 const CAPACITY: usize = 100;
@@ -12,19 +14,20 @@ const CAPACITY: usize = 100;
 /// A ranking with a clock.
 struct World {
     ranking: Box<dyn Ranking>,
-    gittins: Gittins,
+    sample: Sample,
     now: u64,
 }
 
 impl World {
     fn new(policy: Policy) -> World {
-        World { ranking: policy.ranking(), gittins: Gittins::new(CAPACITY), now: 0 }
+        World { ranking: policy.ranking(), sample: Sample::new(CAPACITY), now: 0 }
     }
 
     /// Uses a leaf of `blocks` blocks and leaves it, for the `reuses`th time after the first.
     fn leave(&mut self, leaf: u32, reuses: u32, blocks: u32) {
         self.now += u64::from(blocks);
-        let facts = Facts { used: self.now, born: u64::from(leaf), reuses, depth: leaf, blocks };
+        let (used, rhythm) = (self.now, Rhythm::of(u64::from(leaf) << 8));
+        let facts = Facts { used, used_ms: used, born: u64::from(leaf), reuses, rhythm, depth: leaf, blocks };
         self.ranking.insert(NodeId(leaf), facts);
     }
 
@@ -34,7 +37,8 @@ impl World {
     }
 
     fn victim(&mut self) -> Option<NodeId> {
-        self.ranking.victim(Context { now: self.now, capacity: CAPACITY, gittins: &self.gittins })
+        let context = Context { now: self.now, now_ms: self.now, capacity: CAPACITY, sample: &self.sample };
+        self.ranking.victim(context)
     }
 
     /// Evicts all leaves; returns them in that order.
@@ -157,13 +161,29 @@ fn deep_blocks_are_dear() {
 
 #[test]
 fn without_experience_a_forecast_is_lru() {
-    let mut world = World::new(Policy::Forecast);
-    for leaf in 0..20 {
-        world.leave(leaf, 0, 100);
+    for policy in [Policy::Forecast, Policy::Rhythm] {
+        let mut world = World::new(policy);
+        for leaf in 0..20 {
+            world.leave(leaf, 0, 100);
+        }
+        world.reuse(3, 0, 100);
+        let order = world.drain();
+        assert_eq!((order[0], order[1], order[19]), (0, 1, 3), "{}", policy.name());
     }
-    world.reuse(3, 0, 100);
-    let order = world.drain();
-    assert_eq!((order[0], order[1], order[19]), (0, 1, 3));
+}
+
+#[test]
+fn what_an_evicted_leaf_continued_is_planned_at_once() {
+    for policy in [Policy::Forecast, Policy::Rhythm] {
+        let mut world = World::new(policy);
+        (0..2).for_each(|leaf| world.leave(leaf, 0, 100));
+        assert_eq!(world.victim(), Some(NodeId(0)));
+        world.ranking.remove(NodeId(0));
+        let rhythm = Rhythm::default();
+        let facts = Facts { used: 50, used_ms: 50, born: 0, reuses: 5, rhythm, depth: 1, blocks: 1 };
+        world.ranking.insert(NodeId(7), facts);
+        assert_eq!(world.victim(), Some(NodeId(7)), "{}: the oldest, of another class", policy.name());
+    }
 }
 
 #[test]
@@ -177,10 +197,11 @@ fn policies_are_read_as_written() {
 
 /// Look-ups in the tree for a policy cost time, and `lru` must not need any.
 #[test]
-fn lru_needs_no_history_and_forecast_alone_the_index() {
+fn lru_needs_no_history_and_forecasts_alone_the_sample() {
     for policy in Policy::CANDIDATES {
         let ranking = policy.ranking();
         assert_eq!(ranking.needs_ghost_history(), policy != Policy::Lru, "{}", policy.name());
-        assert_eq!(ranking.needs_gittins_index(), policy == Policy::Forecast, "{}", policy.name());
+        let is_forecast = matches!(policy, Policy::Forecast | Policy::Rhythm);
+        assert_eq!(ranking.needs_sample(), is_forecast, "{}", policy.name());
     }
 }

@@ -2,12 +2,11 @@
 //! Attention, arXiv 2510.00636).
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
-use crate::retain::amounts::SINKS;
 use crate::retain::facts::{LayerFacts, Needs, Watch};
 use crate::retain::state::LayerState;
 
 options! {
-    /// Retains the positions to which queries like the observed ones would attend.
+    /// Retains the positions to which queries like the observed ones would attend (Expected Attention).
     Expected {
         /// Added to the expected attention of each position: with a large one only the norm of its value counts.
         epsilon: f32 = 0.0,
@@ -27,10 +26,6 @@ impl Rules for Expected {
 
     fn accumulates(&self) -> bool {
         true
-    }
-
-    fn sinks(&self) -> usize {
-        SINKS
     }
 
     fn scores(&self, _: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {

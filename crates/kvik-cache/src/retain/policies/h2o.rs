@@ -16,7 +16,7 @@ choice! {
 }
 
 options! {
-    /// Retains the positions with the most accumulated attention since the beginning.
+    /// Retains the positions with the most accumulated attention since the beginning (H2O).
     H2o {
         /// Whether attention is averaged over the rows that can see the position; the paper uses the plain sum, in
         /// which the first positions have the longest time to accumulate attention.

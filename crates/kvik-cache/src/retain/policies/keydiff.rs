@@ -5,7 +5,7 @@ use crate::retain::facts::{LayerFacts, Needs};
 use crate::retain::state::LayerState;
 
 options! {
-    /// Retains the keys that are least similar to the mean key.
+    /// Retains the keys that are least similar to the mean key (KeyDiff).
     Keydiff {}
 }
 

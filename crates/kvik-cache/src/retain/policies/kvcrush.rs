@@ -39,7 +39,7 @@ choice! {
 }
 
 options! {
-    /// Retains the choice of a base policy, and representatives of what it drops.
+    /// Retains the choice of a base policy, and representatives of what it drops (KVCrush).
     Kvcrush {
         /// The base policy, with its default options.
         base: CrushBase = CrushBase::Snapkv,
@@ -72,6 +72,10 @@ impl Rules for Kvcrush {
 
     fn recent(&self, at: usize) -> usize {
         self.base().recent(at)
+    }
+
+    fn window_shrinks(&self) -> bool {
+        self.base().window_shrinks()
     }
 
     fn scores(&self, scene: Scene, layer: &LayerFacts, state: &mut LayerState) -> Vec<Vec<f32>> {

@@ -2,12 +2,12 @@
 //! Independent of the question, so it suits all, at the cost of about one more prefill.
 
 use super::rules::{Rules, Scene, by_head, options};
-use crate::retain::amounts::{Budget, SINKS};
+use crate::retain::amounts::Budget;
 use crate::retain::facts::{LayerFacts, Needs, Watch};
 use crate::retain::state::LayerState;
 
 options! {
-    /// Retains the positions to which the model attends while it repeats the sequence.
+    /// Retains the positions to which the model attends while it repeats the sequence (KVzip).
     Kvzip {
         /// Whether attention is multiplied by the norm of the position's value.
         vnorm: bool = false,
@@ -21,10 +21,6 @@ impl Rules for Kvzip {
 
     fn needs(&self) -> Needs {
         Needs { value_norms: self.vnorm, ..Needs::default() }
-    }
-
-    fn sinks(&self) -> usize {
-        SINKS
     }
 
     fn budget(&self) -> Budget {

@@ -23,32 +23,25 @@ mod windowed;
 use std::str::FromStr;
 
 use super::error::RetentionError;
-pub use decay::Decay;
-pub use expected::Expected;
-pub use h2o::{Counter, H2o};
-pub use keydiff::Keydiff;
-pub use knorm::{Knorm, NormOrder};
-pub use kvcrush::{Anchor, CrushBase, Kvcrush};
-pub use kvzip::Kvzip;
-pub use random::Random;
-pub use rkv::Rkv;
+pub use h2o::Counter;
+pub use knorm::NormOrder;
+pub use kvcrush::{Anchor, CrushBase};
 pub(super) use rules::{OptionValue, Options, Room, Rules, Scene};
-pub use sample::Sample;
-pub use scissorhands::Scissorhands;
-pub use sinks::Sinks;
-pub use snapkv::Snapkv;
-pub use tova::Tova;
-pub use vnorm::Vnorm;
-pub use windowed::Windowed;
+pub use snapkv::WindowRows;
 
-/// Makes [`Policy`] from one entry per policy: its documentation, its options, and its name on the command line.
+/// Makes [`Policy`] from one entry per policy: its options, its module, and its name on the command line.
 macro_rules! policies {
-    ($($(#[$doc:meta])+ $variant:ident $name:literal;)+) => {
+    ($($variant:ident in $module:ident: $name:literal;)+) => {
+        $(pub use $module::$variant;)+
+
         /// A policy, which gives every stored position its score, with its options.
         #[derive(Debug, Clone, Copy, PartialEq)]
         #[non_exhaustive]
         pub enum Policy {
-            $($(#[$doc])+ $variant($variant),)+
+            $(
+                #[doc = concat!("[`", stringify!($variant), "`]")]
+                $variant($variant),
+            )+
         }
 
         $(impl From<$variant> for Policy {
@@ -93,38 +86,22 @@ macro_rules! policies {
 }
 
 policies! {
-    /// Retains the first positions and the latest (StreamingLLM).
-    Sinks "sinks";
-    /// Retains a first and a last quarter, and an even sample of the middle.
-    Sample "sample";
-    /// Retains random positions: the baseline that every other policy has to beat.
-    Random "random";
-    /// Retains the keys of the smallest norm, or of the largest.
-    Knorm "knorm";
-    /// Retains the values of the largest norm.
-    Vnorm "vnorm";
-    /// Retains the keys that are least similar to the mean key (KeyDiff).
-    Keydiff "keydiff";
-    /// Retains the positions with the most accumulated attention since the beginning (H2O).
-    H2o "h2o";
-    /// Retains the positions that few rows of a window found unimportant (Scissorhands).
-    Scissorhands "scissorhands";
-    /// Retains the positions to which the last row attends (TOVA).
-    Tova "tova";
-    /// Retains the positions to which the last rows attend, with their neighbours (SnapKV).
-    Snapkv "snapkv";
-    /// Retains the most attended positions within each window of the sequence.
-    Windowed "window";
-    /// Retains the most attended positions, recent rows counting more than older ones.
-    Decay "decay";
-    /// Retains the positions to which queries like the observed ones would attend (Expected Attention).
-    Expected "expected";
-    /// Retains the positions to which the model attends while it repeats the sequence (KVzip).
-    Kvzip "kvzip";
-    /// Retains the choice of a base policy, and representatives of what it drops (KVCrush).
-    Kvcrush "kvcrush";
-    /// Retains the positions to which the last rows attend, less those redundant with other keys (R-KV).
-    Rkv "r-kv";
+    Sinks in sinks: "sinks";
+    Sample in sample: "sample";
+    Random in random: "random";
+    Knorm in knorm: "knorm";
+    Vnorm in vnorm: "vnorm";
+    Keydiff in keydiff: "keydiff";
+    H2o in h2o: "h2o";
+    Scissorhands in scissorhands: "scissorhands";
+    Tova in tova: "tova";
+    Snapkv in snapkv: "snapkv";
+    Windowed in windowed: "window";
+    Decay in decay: "decay";
+    Expected in expected: "expected";
+    Kvzip in kvzip: "kvzip";
+    Kvcrush in kvcrush: "kvcrush";
+    Rkv in rkv: "r-kv";
 }
 
 impl Policy {

@@ -6,7 +6,7 @@ use crate::retain::mix::mixed;
 use crate::retain::state::LayerState;
 
 options! {
-    /// Retains random positions.
+    /// Retains random positions: the baseline that every other policy has to beat.
     Random {
         /// Seed of the random choice.
         seed: u64 = 0,

@@ -7,7 +7,7 @@ use crate::retain::facts::{HeadFacts, LayerFacts, Needs, Reduce, Watch, WatchedR
 use crate::retain::state::LayerState;
 
 options! {
-    /// Retains the positions to which the last rows attend, less those redundant with other keys.
+    /// Retains the positions to which the last rows attend, less those redundant with other keys (R-KV).
     Rkv {
         /// Rows that are observed, at most half of the sequence. Their positions are retained.
         window: usize = 8,
@@ -36,7 +36,7 @@ impl Rules for Rkv {
     }
 
     fn scores(&self, scene: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {
-        let rows = window(self.window, scene.at);
+        let rows = scene.rows;
         by_head(layer, |head| {
             let importance = pooled(head, scene.at - rows, self.pool);
             let redundancy = softmax(&head.redundancy);

@@ -23,14 +23,15 @@ pub(in crate::retain) trait Rules {
         false
     }
 
-    /// Number of leading positions that it forces.
-    fn sinks(&self) -> usize {
-        0
-    }
-
     /// Number of latest positions that it forces when the sequence has `at` tokens.
     fn recent(&self, _at: usize) -> usize {
         0
+    }
+
+    /// Returns whether the window that it observes and forces becomes shorter where little is retained:
+    /// [`crate::retain::Retention::rows_before`].
+    fn window_shrinks(&self) -> bool {
+        false
     }
 
     /// The budget with which it was published.
@@ -72,6 +73,8 @@ pub(in crate::retain) struct Scene<'a> {
     pub(in crate::retain) at: usize,
     /// Index of the layer.
     pub(in crate::retain) layer: usize,
+    /// Number of last rows that are observed before this point; all tokens for a policy that observes every row.
+    pub(in crate::retain) rows: usize,
     /// The room of each head of the layer.
     pub(in crate::retain) rooms: &'a [Room],
 }

@@ -3,7 +3,6 @@
 //! found unimportant most often are dropped.
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
-use crate::retain::facts::window;
 use crate::retain::facts::{LayerFacts, Reduce, Watch, WatchedRows};
 use crate::retain::state::LayerState;
 
@@ -11,7 +10,7 @@ use crate::retain::state::LayerState;
 const RECENT: usize = 10;
 
 options! {
-    /// Retains the positions that few rows of a window found unimportant.
+    /// Retains the positions that few rows of a window found unimportant (Scissorhands).
     Scissorhands {
         /// Rows that are observed, at most half of the sequence.
         window: usize = 256,
@@ -28,8 +27,8 @@ impl Rules for Scissorhands {
     }
 
     fn scores(&self, scene: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {
-        let rows = window(self.window, scene.at);
-        let found = |(&above, &position): (&f32, &u32)| above - rows.min(scene.at - position as usize) as f32;
+        let found =
+            |(&above, &position): (&f32, &u32)| above - scene.rows.min(scene.at - position as usize) as f32;
         by_head(layer, |head| head.mass.iter().zip(&head.positions).map(found).collect())
     }
 

@@ -1,20 +1,15 @@
 //! By position: the first positions and a window of the latest (StreamingLLM, arXiv 2309.17453).
 
 use super::rules::{Rules, Scene, by_head, options};
-use crate::retain::amounts::SINKS;
 use crate::retain::facts::LayerFacts;
 use crate::retain::state::LayerState;
 
 options! {
-    /// Retains the first positions and the latest. [`crate::retain::Retention::sinks`] sets the number of first ones.
+    /// Retains the first positions and the latest (StreamingLLM). [`crate::retain::Retention::sinks`] sets the number of first ones.
     Sinks {}
 }
 
 impl Rules for Sinks {
-    fn sinks(&self) -> usize {
-        SINKS
-    }
-
     fn every(&self) -> usize {
         64
     }

@@ -1,16 +1,56 @@
 //! By observed attention: the positions to which a window of rows at the end attends, smoothed over neighbours
 //! (SnapKV, arXiv 2404.14469). The window itself is retained.
 
-use super::rules::{Fault, Rules, Scene, by_head, options, require};
+use super::rules::{Fault, OptionValue, Rules, Scene, by_head, options, require};
 use crate::retain::facts::window;
 use crate::retain::facts::{HeadFacts, LayerFacts, Reduce, Watch, WatchedRows};
 use crate::retain::state::LayerState;
 
+/// The published length of the window.
+const ROWS: usize = 64;
+/// The text of [`WindowRows::Auto`].
+const AUTO: &str = "auto";
+
+/// Length of the window that [`Snapkv`] observes and retains, at most half of the sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WindowRows {
+    /// 64 rows, or half of what is retained beside the first positions if that is less.
+    Auto,
+    /// This many rows, as far as what is retained has room for them.
+    Rows(usize),
+}
+
+impl WindowRows {
+    fn max(self) -> usize {
+        match self {
+            WindowRows::Auto => ROWS,
+            WindowRows::Rows(rows) => rows,
+        }
+    }
+}
+
+impl OptionValue for WindowRows {
+    fn read(&mut self, text: &str) -> Result<(), String> {
+        *self = match text {
+            AUTO => WindowRows::Auto,
+            _ => WindowRows::Rows(text.parse().map_err(|_| format!("a whole number or {AUTO}"))?),
+        };
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        match self {
+            WindowRows::Auto => AUTO.to_owned(),
+            WindowRows::Rows(rows) => rows.to_string(),
+        }
+    }
+}
+
 options! {
-    /// Retains the positions to which the last rows attend, with their neighbours.
+    /// Retains the positions to which the last rows attend, with their neighbours (SnapKV).
     Snapkv {
-        /// Rows that are observed, at most half of the sequence. Their positions are retained.
-        window: usize = 64,
+        /// Rows that are observed. Their positions are retained.
+        window: WindowRows = WindowRows::Auto,
         /// Size of the neighbourhood over which attention is averaged: odd, 1 for none.
         pool: usize = 5,
     }
@@ -18,20 +58,23 @@ options! {
 
 impl Rules for Snapkv {
     fn watch(&self, _: usize) -> Watch {
-        Watch::Attention { rows: WatchedRows::Last(self.window), reduce: Reduce::Sum }
+        Watch::Attention { rows: WatchedRows::Last(self.window.max()), reduce: Reduce::Sum }
     }
 
     fn recent(&self, at: usize) -> usize {
-        window(self.window, at)
+        window(self.window.max(), at)
+    }
+
+    fn window_shrinks(&self) -> bool {
+        self.window == WindowRows::Auto
     }
 
     fn scores(&self, scene: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {
-        let window = window(self.window, scene.at);
-        by_head(layer, |head| pooled_before(head, scene.at - window, self.pool))
+        by_head(layer, |head| pooled_before(head, scene.at - scene.rows, self.pool))
     }
 
     fn fault(&self) -> Option<Fault> {
-        require(self.window > 0, "window", self.window, "at least 1").or(require(
+        require(self.window.max() > 0, "window", self.window.text(), "at least 1").or(require(
             self.pool % 2 == 1 && self.pool < 256,
             "pool",
             self.pool,

@@ -2,13 +2,17 @@
 
 use super::rules::{Room, Scene};
 use super::*;
-use crate::retain::facts::{HeadFacts, LayerFacts, Reduce, Watch};
+use crate::retain::facts::{HeadFacts, LayerFacts, Reduce, Watch, WatchedRows};
 use crate::retain::mix::mixed;
 use crate::retain::state::LayerState;
 
 /// The scores of one head of 16 positions.
 fn scores(policy: Policy, head: HeadFacts, quota: usize) -> Vec<f32> {
-    let scene = Scene { at: 16, layer: 0, rooms: &[Room { quota, first: 0, last: 0 }] };
+    let rows = match policy.rules().watch(0) {
+        Watch::Attention { rows: WatchedRows::Last(rows), .. } => rows,
+        _ => 16,
+    };
+    let scene = Scene { at: 16, layer: 0, rows, rooms: &[Room { quota, first: 0, last: 0 }] };
     let layer = LayerFacts { heads: vec![head] };
     policy.rules().scores(scene, &layer, &mut LayerState::default()).remove(0)
 }
@@ -42,7 +46,7 @@ fn a_sample_of_thinned_positions_is_even_by_position() {
 fn chance_depends_on_seed_layer_head_and_position_only() {
     let layer = LayerFacts { heads: vec![positions(), positions()] };
     let of = |seed, layer_index, layer: &LayerFacts| {
-        let scene = Scene { at: 16, layer: layer_index, rooms: &[] };
+        let scene = Scene { at: 16, layer: layer_index, rows: 16, rooms: &[] };
         Random { seed }.scores(scene, layer, &mut LayerState::default())
     };
     let all = [of(0, 0, &layer), of(1, 0, &layer), of(0, 1, &layer)].concat();
@@ -75,7 +79,7 @@ fn snapkv_averages_over_neighbours_before_the_window() {
     let mut mass = vec![0.0; 16];
     (mass[0], mass[9], mass[12]) = (10.0, 5.0, 7.0);
     let head = HeadFacts { mass, ..positions() };
-    let policy = Snapkv { window: 6, pool: 5 };
+    let policy = Snapkv { window: WindowRows::Rows(6), pool: 5 };
     let pooled = [2.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 7.0, 0.0, 0.0, 0.0];
     assert_eq!(scores(policy.into(), head, 8), pooled);
     assert_eq!(
@@ -116,7 +120,7 @@ fn h2o_with_wide_sketches_counts_as_h2o_with_exact_counters() {
             }
             since = at;
             let head = HeadFacts { positions: (0..at as u32).collect(), mass, ..HeadFacts::default() };
-            let scene = Scene { at, layer: 0, rooms: &[] };
+            let scene = Scene { at, layer: 0, rows: at, rooms: &[] };
             let scores = policy.scores(scene, &LayerFacts { heads: vec![head] }, &mut state).remove(0);
             for (position, score) in scores.into_iter().enumerate() {
                 let expected = exact[position] / if mean { rows[position] } else { 1.0 };
@@ -148,7 +152,7 @@ fn tova_takes_the_mean_over_the_heads_that_store_a_position() {
     };
     let layer =
         LayerFacts { heads: vec![head(&[0, 3, 5], &[1.0, 2.0, 3.0]), head(&[3, 4, 5], &[6.0, 7.0, 5.0])] };
-    let scene = Scene { at: 6, layer: 0, rooms: &[] };
+    let scene = Scene { at: 6, layer: 0, rows: 1, rooms: &[] };
     let scores = Tova::DEFAULT.scores(scene, &layer, &mut LayerState::default());
     assert_eq!(scores, [vec![1.0, 4.0, 4.0], vec![4.0, 7.0, 4.0]]);
 }

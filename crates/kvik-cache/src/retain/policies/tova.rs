@@ -5,7 +5,7 @@ use crate::retain::facts::{LayerFacts, Reduce, Watch, WatchedRows};
 use crate::retain::state::LayerState;
 
 options! {
-    /// Retains the positions to which the last row attends.
+    /// Retains the positions to which the last row attends (TOVA).
     Tova {}
 }
 

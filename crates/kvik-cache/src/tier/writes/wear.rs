@@ -1,0 +1,123 @@
+//! Bytes written to a disk: today, and since they are counted.
+
+/// Seconds of a day, which begins at midnight UTC.
+const DAY_S: u64 = 24 * 3600;
+/// Days of a year.
+const YEAR_DAYS: f64 = 365.25;
+
+/// Bytes written, as of the last write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wear {
+    /// The day of the last write, in days since 1970.
+    pub day: u64,
+    /// Bytes written on that day.
+    pub day_bytes: u64,
+    /// The first day that is counted, in days since 1970.
+    pub first_day: u64,
+    /// Bytes written since then.
+    pub bytes: u64,
+}
+
+impl Wear {
+    /// Counts bytes that are written now, in seconds since 1970. A clock that was set back counts on the later day.
+    pub fn add(&mut self, bytes: u64, now_s: u64) {
+        let day = now_s / DAY_S;
+        if self.bytes == 0 {
+            self.first_day = day;
+        }
+        if day > self.day {
+            (self.day, self.day_bytes) = (day, 0);
+        }
+        self.day_bytes = self.day_bytes.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Bytes written today.
+    pub fn today(&self, now_s: u64) -> u64 {
+        if now_s / DAY_S > self.day { 0 } else { self.day_bytes }
+    }
+
+    /// Bytes that a year would come to at the mean rate of the days so far, today included.
+    pub fn year(&self, now_s: u64) -> u64 {
+        let days = (now_s / DAY_S).max(self.day) - self.first_day.min(self.day) + 1;
+        (self.bytes as f64 / days as f64 * YEAR_DAYS) as u64
+    }
+
+    /// The sum of two counts of one disk.
+    #[must_use]
+    pub fn plus(&self, other: &Wear) -> Wear {
+        let day = self.day.max(other.day);
+        let on_day = |wear: &Wear| if wear.day == day { wear.day_bytes } else { 0 };
+        let first = [self, other].into_iter().filter(|wear| wear.bytes > 0).map(|wear| wear.first_day).min();
+        Wear {
+            day,
+            day_bytes: on_day(self).saturating_add(on_day(other)),
+            first_day: first.unwrap_or(day),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    /// Reads what [`Display`](std::fmt::Display) writes; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Wear> {
+        let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
+        let mut next = || numbers.next()?;
+        let wear = Wear { day: next()?, day_bytes: next()?, first_day: next()?, bytes: next()? };
+        (wear.first_day <= wear.day && wear.day_bytes <= wear.bytes && numbers.next().is_none())
+            .then_some(wear)
+    }
+}
+
+impl std::fmt::Display for Wear {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Wear { day, day_bytes, first_day, bytes } = self;
+        write!(f, "{day} {day_bytes} {first_day} {bytes}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_is_counted_until_the_next_begins() {
+        let mut wear = Wear::default();
+        wear.add(10, 5 * DAY_S);
+        wear.add(5, 6 * DAY_S - 1);
+        assert_eq!((wear.today(6 * DAY_S - 1), wear.today(6 * DAY_S)), (15, 0));
+        wear.add(1, 6 * DAY_S);
+        assert_eq!((wear.today(6 * DAY_S), wear.bytes, wear.first_day), (1, 16, 5));
+        wear.add(2, 5 * DAY_S);
+        assert_eq!(
+            (wear.today(6 * DAY_S), wear.today(0)),
+            (3, 3),
+            "a clock that was set back frees no budget"
+        );
+    }
+
+    #[test]
+    fn a_year_goes_on_as_the_days_so_far() {
+        let mut wear = Wear::default();
+        assert_eq!(wear.year(9 * DAY_S), 0);
+        wear.add(100, 0);
+        assert_eq!(wear.year(0), 36_525);
+        assert_eq!(wear.year(DAY_S), 18_262, "two days, one of them without a write");
+    }
+
+    #[test]
+    fn counts_add_up() {
+        let of = |day, day_bytes, first_day, bytes| Wear { day, day_bytes, first_day, bytes };
+        let sum = of(9, 5, 3, 50).plus(&of(9, 2, 4, 20));
+        assert_eq!(sum, of(9, 7, 3, 70));
+        assert_eq!(of(8, 5, 3, 50).plus(&of(9, 2, 9, 2)), of(9, 2, 3, 52), "yesterday's are not today's");
+        assert_eq!(Wear::default().plus(&of(9, 2, 4, 20)), of(9, 2, 4, 20));
+    }
+
+    #[test]
+    fn the_state_is_read_as_written_and_nothing_else() {
+        let wear = Wear { day: 20_786, day_bytes: 7, first_day: 20_001, bytes: u64::MAX };
+        assert_eq!(Wear::parse(&wear.to_string()), Some(wear));
+        for bad in ["", "1 2 3", "1 2 3 4 5", "1 2 1 1", "1 0 2 0", "a b c d", "-1 0 0 0", "9e9 0 0 0"] {
+            assert_eq!(Wear::parse(bad), None, "{bad:?}");
+        }
+    }
+}
