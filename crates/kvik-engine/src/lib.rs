@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod answers;
 pub mod api;
 pub mod config;
 pub mod engine;

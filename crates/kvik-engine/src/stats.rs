@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kvik_cache::CacheStats;
-use kvik_cache::tier::TierStats;
+use kvik_cache::tier::{TierStats, WritePolicy};
 
 /// The source of a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,13 +92,43 @@ pub struct Counters {
     pub failed: u64,
 }
 
+/// What a process does with a disk cache that several may have open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DiskRole {
+    /// It reads and writes.
+    #[default]
+    Writer,
+    /// It reads what another one writes, and takes over when that ends.
+    Reader {
+        /// The process that writes, which may be this one with another engine; `None` if it is not known.
+        of: Option<u32>,
+    },
+}
+
+impl std::fmt::Display for DiskRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            DiskRole::Writer => f.write_str("writes it"),
+            DiskRole::Reader { of: None } => f.write_str("reads the cache of another process"),
+            DiskRole::Reader { of: Some(pid) } if pid == std::process::id() => {
+                f.write_str("reads the cache of another model of this process")
+            }
+            DiskRole::Reader { of: Some(pid) } => write!(f, "reads the cache of process {pid}"),
+        }
+    }
+}
+
 /// Statistics of the disk tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskStats {
+    /// Whether this process writes it.
+    pub role: DiskRole,
     /// Its blocks and their operations.
     pub tier: TierStats,
     /// Blocks queued for the disk or being written.
     pub writing: usize,
+    /// Write policy and bytes written.
+    pub writes: WriteStats,
     /// Prefixes being read.
     pub loads: usize,
     /// Prefixes that the warm start still has to load.
@@ -111,6 +141,19 @@ pub struct DiskStats {
     pub host_load_rate: Option<f64>,
     /// Measured prefill rate in prompt tokens per second, after the first prefill.
     pub compute_rate: Option<f64>,
+}
+
+/// Write policy of a disk, and the bytes written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteStats {
+    /// The policy in force; another one than that of the settings where blocks cannot wait.
+    pub policy: WritePolicy,
+    /// Blocks of conversations that wait in RAM until they are worth writing or leave it.
+    pub waiting_blocks: usize,
+    /// Bytes written today to all stores of the directory, as far as this process knows.
+    pub today_bytes: u64,
+    /// Bytes that a year would come to at the mean rate of the days so far.
+    pub year_bytes: u64,
 }
 
 /// Blocks in the host's memory, from which blocks of a device's memory can be restored.

@@ -224,10 +224,8 @@ pub trait Runner {
     /// Copies the bytes of a state to `bytes`, which has room for exactly those.
     fn read_state(&self, _: StateId, _bytes: &mut [u8]) {}
 
-    /// Replaces a state by one that was copied with [`Runner::read_state`].
-    fn write_state(&mut self, _: StateId, _bytes: &[u8]) {}
-
-    /// Replaces the bytes of a state from `start` on; bytes beyond its end are ignored.
+    /// Replaces the bytes of a state, as [`Runner::read_state`] copied them, from `start` on; bytes beyond its end are
+    /// ignored.
     fn write_state_piece(&mut self, _: StateId, _start: usize, _bytes: &[u8]) {}
 
     /// Computes the batch, stores its keys and values, observes the rows that are `watched`, which are in the order of

@@ -245,11 +245,6 @@ impl Runner for ModelRunner {
         bytes.copy_from_slice(self.states.state(state.0));
     }
 
-    fn write_state(&mut self, state: StateId, bytes: &[u8]) {
-        self.tried.take(state.0);
-        self.states.state_mut(state.0).copy_from_slice(bytes);
-    }
-
     fn write_state_piece(&mut self, state: StateId, start: usize, bytes: &[u8]) {
         self.tried.take(state.0);
         let rest = self.states.state_mut(state.0).get_mut(start..).unwrap_or_default();

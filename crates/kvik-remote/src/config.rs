@@ -14,6 +14,8 @@ use crate::error::RemoteError;
 
 /// Default time to live of a value after its last use.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
+/// Default minimum time limit of a response: the store's own thread has other things to do.
+pub const DEADLINE_MIN: Duration = Duration::from_millis(50);
 
 /// The configuration for opening a store.
 #[derive(Clone)]
@@ -30,6 +32,8 @@ pub struct RemoteConfig {
     pub ttl: Duration,
     /// The limits of its size.
     pub budget: Budget,
+    /// Minimum time limit of a response, even where the store is measured to be faster.
+    pub deadline_min: Duration,
     /// Wakes the engine when an operation has completed.
     pub waker: Waker,
 }

@@ -19,6 +19,7 @@ const FULL_FOR: Duration = Duration::from_secs(30);
 /// Health of a store.
 pub(crate) struct Health {
     url: RemoteUrl,
+    deadline_min: Duration,
     state: Mutex<State>,
     down: Notify,
 }
@@ -35,8 +36,8 @@ struct State {
 }
 
 impl Health {
-    pub(crate) fn new(url: RemoteUrl) -> Health {
-        Health { url, state: Mutex::default(), down: Notify::new() }
+    pub(crate) fn new(url: RemoteUrl, deadline_min: Duration) -> Health {
+        Health { url, deadline_min, state: Mutex::default(), down: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -56,7 +57,8 @@ impl Health {
     /// Time limit of a response with `bytes`; `None` while it is not in use.
     pub(crate) fn deadline(&self, bytes: u64) -> Option<Duration> {
         let state = self.state();
-        state.speed.filter(|_| state.breaker.is_up()).map(|speed| speed.deadline(bytes))
+        let speed = state.speed.filter(|_| state.breaker.is_up());
+        speed.map(|speed| speed.deadline(bytes).max(self.deadline_min))
     }
 
     /// Notes that a response came in time, without data if `bytes` is 0.

@@ -32,7 +32,7 @@ mod thread;
 
 use std::sync::Arc;
 
-pub use config::{Budget, FleetKey, RemoteConfig, RemoteUrl, TTL_DEFAULT};
+pub use config::{Budget, DEADLINE_MIN, FleetKey, RemoteConfig, RemoteUrl, TTL_DEFAULT};
 pub use error::{Fault, RemoteError};
 pub use names::{Key, Names, OwnerTag};
 pub use remote::Remote;

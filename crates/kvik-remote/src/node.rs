@@ -77,7 +77,7 @@ impl Node {
             backend,
             names,
             sealer: Sealer::new(&config.key),
-            health: Health::new(config.url),
+            health: Health::new(config.url, config.deadline_min),
             payload_bytes: config.payload_bytes,
             run_max,
             ttl: config.ttl,

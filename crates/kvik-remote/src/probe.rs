@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
     use crate::backend::memory::Memory;
-    use crate::config::{Budget, FleetKey, RemoteConfig, RemoteUrl};
+    use crate::config::{Budget, DEADLINE_MIN, FleetKey, RemoteConfig, RemoteUrl};
 
     const REFUSED: Fault = Fault::Failed(String::new());
 
@@ -105,6 +105,7 @@ mod tests {
             payload_bytes: 1000,
             ttl: STABLE,
             budget: Budget::default(),
+            deadline_min: DEADLINE_MIN,
             waker: Waker::default(),
         };
         let names = Names::new(&config.key, &config.fingerprint, config.payload_bytes, 8);
@@ -132,6 +133,7 @@ mod tests {
         assert_eq!(seconds_until_up(&node).await, 0);
         let expected = node.health.expected(1000).unwrap();
         assert_eq!(expected.latency, Duration::from_millis(20));
+        assert_eq!(node.health.deadline(0), Some(Duration::from_millis(80)));
         assert_eq!(memory.values(), [], "the probe leaves nothing");
     }
 

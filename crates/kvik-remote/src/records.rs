@@ -255,7 +255,7 @@ mod tests {
 
     use super::*;
     use crate::backend::memory::Memory;
-    use crate::{Budget, FleetKey, Remote, RemoteConfig, RemoteUrl, TTL_DEFAULT};
+    use crate::{Budget, DEADLINE_MIN, FleetKey, Remote, RemoteConfig, RemoteUrl, TTL_DEFAULT};
 
     fn remote(backend: &Arc<Memory>) -> Remote {
         let config = RemoteConfig {
@@ -265,6 +265,7 @@ mod tests {
             payload_bytes: 100,
             ttl: TTL_DEFAULT,
             budget: Budget::default(),
+            deadline_min: DEADLINE_MIN,
             waker: Waker::default(),
         };
         Remote::over(backend.clone(), config).unwrap()

@@ -6,8 +6,6 @@ use kvik_engine::store::remote::Expected;
 
 /// Weight of a new measurement.
 const WEIGHT: f64 = 0.25;
-/// Minimum time limit, even for a faster store: the thread has other things to do.
-const DEADLINE_MIN: Duration = Duration::from_millis(50);
 /// Multiple of the expected time after which a response is late.
 const DEADLINE_TIMES: u32 = 4;
 
@@ -47,7 +45,7 @@ impl Speed {
 
     /// Time limit of a response with `bytes`, its own and those requested before.
     pub(crate) fn deadline(&self, bytes: u64) -> Duration {
-        (self.0.latency.saturating_add(self.bytes(bytes))).saturating_mul(DEADLINE_TIMES).max(DEADLINE_MIN)
+        self.0.latency.saturating_add(self.bytes(bytes)).saturating_mul(DEADLINE_TIMES)
     }
 
     fn bytes(&self, bytes: u64) -> Duration {
@@ -79,15 +77,15 @@ mod tests {
         assert!(expected.latency.abs_diff(LATENCY * 3) < LATENCY / 100, "{expected:?}");
         assert!(expected.block.abs_diff(Duration::from_millis(40)) < LATENCY / 100, "{expected:?}");
         speed.read(0, Duration::MAX);
-        assert!(speed.deadline(u64::MAX) >= DEADLINE_MIN);
+        assert!(speed.deadline(u64::MAX) > Duration::ZERO);
         speed.read(1, Duration::ZERO);
         assert!(speed.expected(1).block <= Duration::MAX);
     }
 
     #[test]
-    fn a_deadline_is_four_times_what_is_expected_and_at_least_a_moment() {
+    fn a_deadline_is_four_times_what_is_expected() {
         let speed = Speed::new(Sample { latency: LATENCY, byte_s: 1e-8 });
-        assert_eq!(speed.deadline(0), DEADLINE_MIN);
+        assert_eq!(speed.deadline(0), LATENCY * 4);
         assert_eq!(speed.deadline(10_000_000), (LATENCY + Duration::from_millis(100)) * 4);
     }
 }

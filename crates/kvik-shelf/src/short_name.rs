@@ -7,6 +7,8 @@ use table::TABLE;
 
 /// Bits that a weight takes in `Q8_0`, with its scale, for the size of a file that was not looked up.
 const Q8_BITS_TENTHS: u64 = 85;
+/// The same in `Q4_K_M`, which mixes formats: the mean over files of the table's models.
+const Q4_BITS_TENTHS: u64 = 49;
 
 /// A row of the table.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +47,21 @@ impl ShortName {
 
     /// The model's size in `Q8_0`, by its parameters.
     pub fn bytes_in_q8(&self) -> u64 {
-        u64::from(self.parameters_m) * 1_000_000 * Q8_BITS_TENTHS / 80
+        self.bytes_in(Q8_BITS_TENTHS)
+    }
+
+    /// The quantisation that a pull with so much memory for the file is expected to choose, and its size by the
+    /// parameters.
+    pub fn expected(&self, memory_bytes: Option<u64>) -> (&'static str, u64) {
+        let in_q8 = self.bytes_in_q8();
+        match memory_bytes.is_none_or(|memory| in_q8 <= memory) {
+            true => ("Q8_0", in_q8),
+            false => ("Q4_K_M", self.bytes_in(Q4_BITS_TENTHS)),
+        }
+    }
+
+    fn bytes_in(&self, bits_tenths: u64) -> u64 {
+        u64::from(self.parameters_m) * 1_000_000 * bits_tenths / 80
     }
 
     fn family(&self) -> &'static str {
@@ -156,6 +172,11 @@ mod tests {
         };
         // The files of these two have 0.64 and 8.71 GB.
         assert!((0.60..0.68).contains(&gib("qwen3:0.6b")) && (8.5..8.9).contains(&gib("qwen3:8b")));
+        let row = TABLE.iter().find(|row| row.name == "qwen3:8b").unwrap();
+        assert_eq!(row.expected(None), ("Q8_0", row.bytes_in_q8()));
+        // Its file in Q4_K_M has 5.03 GB.
+        let (quantisation, bytes) = row.expected(Some(8_000_000_000));
+        assert!(quantisation == "Q4_K_M" && (4_900_000_000..5_100_000_000).contains(&bytes), "{bytes}");
     }
 
     #[test]

@@ -5,12 +5,14 @@ mod kept;
 mod kv_event;
 mod outline;
 mod pace;
+mod retokenised;
 mod wants;
 
 use std::ops::Range;
 use std::time::Duration;
 
 use kvik_cache::retain::{Retention, RetentionError};
+use kvik_cache::tier::ByLevel;
 use kvik_cache::{Eviction, Lifetime, PinLimit, PinScope, StopReason, TenantId, Token};
 use kvik_model::batch::RunnerFault;
 
@@ -18,6 +20,7 @@ pub use kvik_model::{AdapterId, AdapterMix, AdapterUse};
 pub use kvik_text::forms::{
     ArgumentsForm, CallForm, CallStart, Calls, Constraint, ConstraintError, ReasoningPlace, ReasoningTexts,
 };
+pub use kvik_text::repetition::Repetition;
 pub use kvik_text::sampler::Sampling;
 
 pub use fleet::HotPrefix;
@@ -25,6 +28,7 @@ pub use kept::{Cached, Evicted, PinnedPrompt, Unpin};
 pub use kv_event::{KvEvent, KvListener, KvStored};
 pub use outline::{NodeView, TreeNode, TreeView};
 pub use pace::Pace;
+pub use retokenised::{AnswerKey, AnswerOwner, Retokenised};
 pub use wants::{Pooling, UnknownPooling, Wants};
 
 /// A request: a prompt and how to continue it.
@@ -32,6 +36,10 @@ pub use wants::{Pooling, UnknownPooling, Wants};
 pub struct Request {
     /// Prompt, at least one token.
     pub prompt: Vec<Token>,
+    /// Whether a tokenizer chose these tokens for a text, so that answers in it may have those that were generated.
+    pub prompt_is_text: bool,
+    /// What is known of answers in the prompt; set by [`Engine::as_generated`](crate::engine::Engine::as_generated).
+    pub retokenised: Option<Retokenised>,
     /// The output. Outputs other than text require one choice and no generated tokens, and the whole prompt is read.
     pub wants: Wants,
     /// Number of continuations; they share the prompt's blocks.
@@ -42,6 +50,8 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Stop strings: the answer ends before the first of them.
     pub stop: Vec<String>,
+    /// End an answer that only repeats itself.
+    pub stop_loops: bool,
     /// How tokens are chosen. Choice `i` uses `seed + i`.
     pub sampling: Sampling,
     /// `Some(k)` returns log-probabilities of the chosen token and of the `k` most likely ones.
@@ -80,11 +90,14 @@ impl Request {
     pub fn new(prompt: Vec<Token>, max_tokens: usize) -> Request {
         Request {
             prompt,
+            prompt_is_text: false,
+            retokenised: None,
             wants: Wants::Text,
             choices: 1,
             max_tokens,
             ignore_eos: false,
             stop: Vec::new(),
+            stop_loops: false,
             sampling: Sampling::GREEDY,
             logprobs: None,
             constraint: None,
@@ -100,6 +113,11 @@ impl Request {
             show_kept: false,
             background: None,
         }
+    }
+
+    /// Tokens of the prompt that are those of an answer as it was generated, where a tokenizer would have chosen others.
+    pub(crate) fn retokenised_tokens(&self) -> usize {
+        self.retokenised.as_ref().map_or(0, |retokenised| retokenised.tokens)
     }
 }
 
@@ -134,6 +152,8 @@ pub enum FinishReason {
     Length,
     /// The constraint is satisfied and allows nothing more.
     ConstraintDone,
+    /// The answer only repeats itself, and [`Request::stop_loops`] is set.
+    Loop(Repetition),
 }
 
 /// Token counts and times of a request.
@@ -143,13 +163,10 @@ pub struct Report {
     pub prompt_tokens: usize,
     /// Prompt tokens whose keys and values came from the cache.
     pub cached_tokens: usize,
-    /// Cached tokens that were in the host's memory when the request arrived, and had to be copied to a
-    /// device.
-    pub host_tokens: usize,
-    /// Cached tokens that were on disk when the request arrived.
-    pub disk_tokens: usize,
-    /// Cached tokens that came from the shared store.
-    pub remote_tokens: usize,
+    /// Cached tokens that were in a tier below RAM when the request arrived.
+    pub loaded: ByLevel,
+    /// Prompt tokens that are those of an answer as it was generated, where a tokenizer would have chosen others.
+    pub retokenised: usize,
     /// Prompt tokens computed for this request; with `cached_tokens` the whole prompt.
     pub computed_tokens: usize,
     /// Tokens recomputed after a preemption, because their blocks had been evicted.
@@ -181,9 +198,8 @@ impl Report {
     pub fn add(&mut self, report: &Report) {
         self.prompt_tokens += report.prompt_tokens;
         self.cached_tokens += report.cached_tokens;
-        self.host_tokens += report.host_tokens;
-        self.disk_tokens += report.disk_tokens;
-        self.remote_tokens += report.remote_tokens;
+        self.loaded += report.loaded;
+        self.retokenised += report.retokenised;
         self.computed_tokens += report.computed_tokens;
         self.generated_tokens += report.generated_tokens;
         self.recomputed_tokens += report.recomputed_tokens;
@@ -226,10 +242,10 @@ pub struct Probe {
     pub prompt_tokens: usize,
     /// Prompt tokens it would not have to compute.
     pub known_tokens: usize,
-    /// Known tokens in the host's memory, which would have to be copied to a device.
-    pub host_tokens: usize,
-    /// Known tokens on disk only.
-    pub disk_tokens: usize,
+    /// Known tokens that would have to be loaded from a tier of this node below RAM.
+    pub loaded: ByLevel,
+    /// Prompt tokens that are those of an answer as it was generated, where a tokenizer would have chosen others.
+    pub retokenised: usize,
     /// Why the match is not longer.
     pub stop: StopReason,
     /// If the next block was evicted: when and why.

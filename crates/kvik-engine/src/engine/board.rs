@@ -68,8 +68,8 @@ impl Snapshot {
             kv_shared_bytes: cache.shared * block_bytes,
             kv_free_bytes: cache.free * block_bytes,
             counters: *scheduler.counters(),
-            disk: scheduler.disk_stats(),
-            remote: scheduler.remote_stats(),
+            disk: scheduler.prefixes.disk_stats(),
+            remote: scheduler.prefixes.remote_stats(),
             cache,
         };
         Snapshot { stats, service: scheduler.mean_service() }

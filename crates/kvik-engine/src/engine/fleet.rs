@@ -7,7 +7,7 @@ use kvik_cache::{PrefixOrder, PrefixScan};
 
 use super::Engine;
 use crate::api::{HotPrefix, RequestError};
-use crate::schedule::{Scheduler, SharedWork};
+use crate::schedule::{Prefixes, SharedWork};
 
 /// Number of prefixes offered at a time: those that wait are held in memory.
 const OFFERED: usize = 16;
@@ -20,8 +20,8 @@ impl Engine {
     /// # Errors
     /// When the engine stops.
     pub fn hottest(&self, limit: usize) -> Result<Vec<HotPrefix>, RequestError> {
-        let scan = self.in_slices(PrefixScan::new(PrefixOrder::Reuses, None, limit), Scheduler::scan)?;
-        self.with_scheduler(move |scheduler| scheduler.hottest(scan))
+        let scan = self.in_slices(PrefixScan::new(PrefixOrder::Reuses, None, limit), Prefixes::scan)?;
+        self.with_scheduler(move |scheduler| scheduler.prefixes.hottest(scan))
     }
 
     /// Writes prefixes to the shared store, as far as it lacks them, in order, for at most `within`. Returns whether
@@ -33,7 +33,9 @@ impl Engine {
         let deadline = Instant::now() + within;
         for some in prefixes.chunks(OFFERED) {
             let some = some.to_vec();
-            self.with_scheduler(move |scheduler| some.iter().for_each(|prefix| scheduler.offer(prefix)))?;
+            self.with_scheduler(move |scheduler| {
+                some.iter().for_each(|prefix| scheduler.prefixes.offer(prefix))
+            })?;
             if !self.wait_for(deadline, |work| work.writing == 0)? {
                 return Ok(false);
             }
@@ -48,10 +50,10 @@ impl Engine {
     /// When the engine stops.
     pub fn warm(&self, prefixes: Vec<HotPrefix>, within: Duration) -> Result<bool, RequestError> {
         let deadline = Instant::now() + within;
-        self.with_scheduler(move |scheduler| scheduler.warm(prefixes))?;
+        self.with_scheduler(move |scheduler| scheduler.prefixes.warm(prefixes))?;
         let is_warm = self.wait_for(deadline, |work| work.fetching == 0)?;
         if !is_warm {
-            self.with_scheduler(|scheduler| scheduler.stop_warming())?;
+            self.with_scheduler(|scheduler| scheduler.prefixes.stop_warming())?;
         }
         Ok(is_warm)
     }
@@ -63,7 +65,7 @@ impl Engine {
         is_done: impl Fn(&SharedWork) -> bool,
     ) -> Result<bool, RequestError> {
         loop {
-            if is_done(&self.with_scheduler(|scheduler| scheduler.shared_work())?) {
+            if is_done(&self.with_scheduler(|scheduler| scheduler.prefixes.shared_work())?) {
                 return Ok(true);
             }
             if Instant::now() >= deadline {

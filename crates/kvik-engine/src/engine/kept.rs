@@ -13,7 +13,7 @@ use kvik_cache::{DeletedPrompts, PinInfo, PrefixInfo, PrefixOrder, PrefixScan, T
 
 use super::Engine;
 use crate::api::{Cached, Evicted, PinnedPrompt, Report, RequestError, Unpin};
-use crate::schedule::Scheduler;
+use crate::schedule::Prefixes;
 
 /// Interval at which pending erasures are polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -34,7 +34,7 @@ impl Engine {
     /// When the engine stops.
     pub fn is_cached(&self, prompt: &PinnedPrompt) -> Result<Cached, RequestError> {
         let prompt = prompt.clone();
-        self.with_scheduler(move |scheduler| scheduler.cached(&prompt))
+        self.with_scheduler(move |scheduler| scheduler.prefixes.cached(&prompt))
     }
 
     /// Unpins a prompt and drops its blocks that nothing else uses, from RAM and from disk. Pins of longer
@@ -58,6 +58,8 @@ impl Engine {
     /// When the engine stops.
     pub fn evict(&self, prompt: &PinnedPrompt) -> Result<Evicted, RequestError> {
         let prompt = prompt.clone();
+        // Which answers are behind longer prompts that begin so, their hashes do not say.
+        self.clear_answers(Some(prompt.salt));
         self.with_scheduler(move |scheduler| scheduler.evict(&prompt.tokens, prompt.salt))
     }
 
@@ -77,8 +79,11 @@ impl Engine {
         // The shared store is asked once: it counts the pending removals itself.
         for asks_store in std::iter::once(true).chain(std::iter::repeat(false)) {
             let prompts = prompts.clone();
+            // Before each try: a request that ended meanwhile has left its answer.
+            let answers = self.forget_answers(salt, prompts.mine());
             let left =
                 self.with_scheduler(move |scheduler| scheduler.forget_deleted(salt, &prompts, asks_store))?;
+            let left = left + answers;
             if left == 0 || Instant::now() >= until {
                 return Ok(left == 0);
             }
@@ -97,7 +102,7 @@ impl Engine {
     pub fn until_erased(&self, within: Duration) -> Result<bool, RequestError> {
         let until = Instant::now() + within;
         loop {
-            let left = self.with_scheduler(|scheduler| scheduler.erasing())?;
+            let left = self.with_scheduler(|scheduler| scheduler.prefixes.erasing())?;
             if left == 0 || Instant::now() >= until {
                 return Ok(left == 0);
             }
@@ -110,7 +115,7 @@ impl Engine {
     /// # Errors
     /// When the engine stops.
     pub fn pins(&self, tenant: Option<TenantId>, limit: usize) -> Result<Vec<PinInfo>, RequestError> {
-        self.with_scheduler(move |scheduler| scheduler.pins(tenant, limit))
+        self.with_scheduler(move |scheduler| scheduler.prefixes.pins(tenant, limit))
     }
 
     /// Removes pins of one tenant or of any tenant; they stay removed after a restart.
@@ -119,7 +124,7 @@ impl Engine {
     /// # Errors
     /// When the engine stops.
     pub fn unpin(&self, which: Unpin, tenant: Option<TenantId>) -> Result<usize, RequestError> {
-        self.with_scheduler(move |scheduler| scheduler.unpin(which, tenant))
+        self.with_scheduler(move |scheduler| scheduler.prefixes.unpin(which, tenant))
     }
 
     /// Makes these prompts the public ones: requests of tenants whose [`TenantPart`](crate::schedule::TenantPart)
@@ -137,7 +142,8 @@ impl Engine {
     /// # Errors
     /// When the engine stops.
     pub fn clear_cache(&self, salt: Option<[u8; 16]>) -> Result<(usize, usize), RequestError> {
-        self.with_scheduler(move |scheduler| scheduler.clear(salt))
+        self.clear_answers(salt);
+        self.with_scheduler(move |scheduler| scheduler.prefixes.clear(salt))
     }
 
     /// The first `limit` prefixes in RAM of one tenant or of all, in an order, and the time of the scan on the clock
@@ -152,7 +158,7 @@ impl Engine {
         limit: usize,
     ) -> Result<(Vec<PrefixInfo>, Duration), RequestError> {
         let scan = PrefixScan::new(order, self.owner(tenant)?, limit);
-        let scan = self.in_slices(scan, Scheduler::scan)?;
-        self.with_scheduler(move |scheduler| scheduler.scanned(scan))
+        let scan = self.in_slices(scan, Prefixes::scan)?;
+        self.with_scheduler(move |scheduler| scheduler.prefixes.scanned(scan))
     }
 }

@@ -1,5 +1,6 @@
 //! The engine's public handle: submit requests, read statistics, stop.
 
+mod answers;
 mod board;
 mod fleet;
 mod kept;
@@ -22,6 +23,7 @@ use kvik_model::pulse::{Life, Pulse};
 use kvik_text::constraint::{CompilerPool, Guide, Waiter};
 use kvik_text::stream::Vocabulary;
 
+use crate::answers::{AnswerListener, GeneratedAnswers};
 use crate::api::{
     CallStart, Constraint, ConstraintError, Event, EventSink, FinishReason, GeneratedToken, KvListener,
     Probe, Report, Request, RequestError,
@@ -32,11 +34,14 @@ use crate::schedule::{DraftSetup, RequestLimits, Scheduler, Submission, TenantPa
 use crate::stats::EngineStats;
 use board::Board;
 use time_share::Rests;
-use worker::{Command, Pending, Worker};
+use worker::{Command, Pending, Reply, Worker};
 
 pub use crate::config::EngineConfig;
 pub use time_share::TimeShare;
 pub use trim::{Flushed, Trimmed};
+
+/// How long the end of an engine waits until its answers are on disk.
+const ANSWERS_FLUSH_MAX: Duration = Duration::from_secs(2);
 
 /// A running engine; a clone is another handle to the same one. When the last handle is dropped,
 /// the engine finishes its requests and stops.
@@ -57,6 +62,8 @@ struct Shared {
     compilers: CompilerPool,
     /// The worker's current phase.
     pulse: Arc<Pulse>,
+    /// The answers that were generated, where they are remembered.
+    answers: Option<Arc<GeneratedAnswers>>,
     waiting_max: usize,
     parallel_max: usize,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -96,6 +103,9 @@ pub struct GeneratedChoice {
 pub struct Attached {
     /// A disk tier.
     pub disk: Option<DiskSetup>,
+    /// Whether prompts that are texts get the tokens of answers in them as they were generated, see
+    /// [`Engine::as_generated`].
+    pub retokenise: bool,
     /// A smaller model that drafts.
     pub draft: Option<DraftSetup>,
     /// The share of time in which it computes.
@@ -163,7 +173,7 @@ impl Engine {
         config: EngineConfig,
         attached: Attached,
     ) -> Result<Engine, StartError> {
-        let Attached { disk, draft, time_share, kv_listener, before_step } = attached;
+        let Attached { disk, retokenise, draft, time_share, kv_listener, before_step } = attached;
         check(&config)?;
         check_states(runner.as_ref(), &config, draft.as_ref())?;
         let vocabulary = Arc::new(vocabulary.into());
@@ -173,11 +183,12 @@ impl Engine {
             .that_forget(runner.retainer().is_some());
         let (waiting_max, parallel_max, block_bytes) =
             (config.waiting_max, config.parallel_max, config.block_bytes);
+        let answers = retokenise.then(|| answers::open(&vocabulary, &config, disk.as_ref())).transpose()?;
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed());
         let mut scheduler = Scheduler::new(config, cache, vocabulary.clone(), clock)?;
         let kv_sink = kv_listener.map(|KvListener { salts, sink }| {
-            scheduler.tell(salts);
+            scheduler.prefixes.tell(salts);
             sink
         });
         let waker = disk.as_ref().map(|disk| disk.waker.clone());
@@ -189,7 +200,6 @@ impl Engine {
         }
         let pulse = scheduler.pulse().clone();
         runner.set_pulse(pulse.clone());
-        let pool = runner.threads();
         let (commands, receiver) = channel();
         let (board, woken) = (Board::new(&scheduler, block_bytes), Arc::<AtomicBool>::default());
         let worker = Worker {
@@ -206,16 +216,20 @@ impl Engine {
             kv_sink,
             before_step,
         };
-        let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
-        let thread = thread.spawn(move || {
-            pool.iter().for_each(|pool| pool.keep_caller());
-            worker.run();
-        })?;
-        let worker = Mutex::new(Some(thread));
+        let worker = Mutex::new(Some(spawned(worker)?));
         let compilers = CompilerPool::of(vocabulary, vocab_len);
-        let shared =
-            Shared { commands, board, woken, limits, compilers, pulse, waiting_max, parallel_max, worker };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared {
+            commands,
+            board,
+            woken,
+            limits,
+            compilers,
+            pulse,
+            answers,
+            waiting_max,
+            parallel_max,
+            worker,
+        });
         if let Some(waker) = waker {
             let shared = Arc::downgrade(&shared);
             waker.listen(move || wake(&shared));
@@ -227,9 +241,14 @@ impl Engine {
     ///
     /// A constraint is compiled on another thread; an invalid one fails the request. A background request takes no slot
     /// in the queue and is not refused when that is full: its submitter bounds how many there are.
-    pub fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
+    pub fn submit(&self, mut request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let shared = &self.shared;
         shared.limits.check(&request)?;
+        self.as_generated(&mut request);
+        let sink = match &shared.answers {
+            Some(answers) => AnswerListener::before(sink, &request, answers),
+            None => sink,
+        };
         let slot = if request.background.is_some() { shared.free_slot() } else { shared.take_slot()? };
         let Some(constraint) = request.constraint.clone() else {
             let sent = slot.submit(Submission { request, guide: None, sink });
@@ -265,8 +284,9 @@ impl Engine {
     ///
     /// Refuses requests that [`submit`](Engine::submit) would refuse for their length or tokens. Waits
     /// for the running step to end.
-    pub fn explain(&self, request: Request) -> Result<Probe, RequestError> {
+    pub fn explain(&self, mut request: Request) -> Result<Probe, RequestError> {
         self.shared.limits.check(&request)?;
+        self.as_generated(&mut request);
         self.with_scheduler(move |scheduler| scheduler.probe(&request))
     }
 
@@ -285,14 +305,14 @@ impl Engine {
         action: impl FnOnce(&mut Scheduler, &mut dyn Runner) -> T + Send + 'static,
     ) -> Result<T, RequestError> {
         let (sender, receiver) = channel();
-        let call = move |scheduler: &mut Scheduler, runner: &mut dyn Runner| {
+        let call = move |scheduler: &mut Scheduler, runner: &mut dyn Runner| -> Reply {
             let result = contain(|| action(scheduler, runner));
             if let Err(error) = &result {
                 tracing::error!("a call between two steps panicked: {error}");
                 scheduler.recover_if_broken(error);
             }
             // The caller may have been cancelled meanwhile.
-            let _ = sender.send(result);
+            Box::new(move || drop(sender.send(result)))
         };
         let sent = self.shared.commands.send(Command::Call(Box::new(call)));
         sent.ok().and_then(|()| receiver.recv().ok()).unwrap_or(Err(RequestError::Stopping))
@@ -301,6 +321,10 @@ impl Engine {
     /// Sets the shares of tenants in the model, the cache and the disk; other tenants have weight 1. The quotas of a
     /// tenant's blocks apply from its next request on.
     pub fn set_tenants(&self, parts: Vec<TenantPart>) -> Result<(), RequestError> {
+        if let Some(answers) = &self.shared.answers {
+            let without_disk = parts.iter().filter(|part| part.owner_disk_bytes == Some(0));
+            answers.keep_in_memory(without_disk.map(|part| part.salt));
+        }
         self.with_scheduler(move |scheduler| scheduler.set_tenants(&parts))
     }
 
@@ -321,6 +345,7 @@ impl Engine {
         {
             tracing::error!("the engine's thread panicked");
         }
+        self.flush_answers(ANSWERS_FLUSH_MAX);
     }
 
     /// Submits a request and waits for its end.
@@ -422,6 +447,16 @@ impl Drop for AdmissionSlot {
             shared.board.accepted.fetch_sub(1, Ordering::AcqRel);
         }
     }
+}
+
+/// Starts the thread of an engine, as one of those that compute.
+fn spawned(worker: Worker) -> std::io::Result<JoinHandle<()>> {
+    let pool = worker.runner.threads();
+    let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
+    thread.spawn(move || {
+        pool.iter().for_each(|pool| pool.keep_caller());
+        worker.run();
+    })
 }
 
 /// Whether the constraint only guides tool calls that the model starts by itself, without the request having required

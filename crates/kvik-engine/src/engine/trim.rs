@@ -70,13 +70,16 @@ impl Engine {
 
     fn wait(&self, within: Duration, done: impl Fn(&Flushed) -> bool) -> Result<Flushed, RequestError> {
         let deadline = Instant::now() + within;
+        self.with_scheduler(|scheduler| scheduler.prefixes.spill_waiting())?;
         loop {
             let board = self.shared.board.clone();
             let flushed = self.with_scheduler(move |scheduler| {
                 board.publish(scheduler);
-                Flushed { is_idle: scheduler.is_idle(), unwritten_blocks: scheduler.unwritten() }
+                Flushed { is_idle: scheduler.is_idle(), unwritten_blocks: scheduler.unwritten_blocks() }
             })?;
-            if done(&flushed) || Instant::now() >= deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if done(&flushed) || left.is_zero() {
+                self.flush_answers(left);
                 return Ok(flushed);
             }
             std::thread::sleep(LOOK_EVERY);

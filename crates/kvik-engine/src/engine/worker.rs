@@ -19,8 +19,18 @@ use crate::api::{Event, KvEvent, RequestError};
 use crate::panics::contain;
 use crate::schedule::{Pause, RequestLimits, Scheduler, Submission};
 
-/// A closure that runs between two steps.
-pub(crate) type Call = Box<dyn FnOnce(&mut Scheduler, &mut dyn Runner) + Send>;
+/// How long an engine that ends writes what the next start wants; what is worth most is written first.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+/// How long it waits for a disk that completes nothing.
+const LAST_WRITES_STALL: Duration = Duration::from_secs(1);
+/// How often it looks what has been written.
+const LAST_WRITES_LOOK: Duration = Duration::from_millis(5);
+
+/// A closure that runs between two steps. Its reply is sent once the change of the cache has been published.
+pub(crate) type Call = Box<dyn FnOnce(&mut Scheduler, &mut dyn Runner) -> Reply + Send>;
+
+/// Sends a call's result to its caller.
+pub(crate) type Reply = Box<dyn FnOnce()>;
 
 /// A command to the worker.
 pub(crate) enum Command {
@@ -97,15 +107,38 @@ impl Worker {
             } else {
                 self.step()
             }
-            self.tell();
-            self.board.publish(&self.scheduler);
+            self.publish();
             self.pulse.enter(Phase::Notify);
             self.scheduler.notify_finished();
         }
         self.pulse.enter(Phase::Notify);
+        if let Err(error) = contain(|| self.scheduler.spill_for_next_start()) {
+            tracing::error!("nothing is left for the next start: {error}");
+        }
         self.scheduler.fail_all(&RequestError::Stopping);
+        self.finish_writing();
         self.board.publish(&self.scheduler);
         // Dropping the channel drops the commands left in it, which notifies their senders.
+    }
+
+    /// Writes what the next start wants, for a limited time. Commands that arrive meanwhile come too late.
+    fn finish_writing(&mut self) {
+        let (begun, mut progress, mut left) = (Instant::now(), Instant::now(), usize::MAX);
+        loop {
+            let unwritten = self.scheduler.unwritten_blocks();
+            if unwritten < left {
+                (left, progress) = (unwritten, Instant::now());
+            }
+            if unwritten == 0 || begun.elapsed() > LAST_WRITES || progress.elapsed() > LAST_WRITES_STALL {
+                return;
+            }
+            self.attend();
+            match self.commands.recv_timeout(LAST_WRITES_LOOK) {
+                Ok(Command::Wake) => self.woken.store(false, Ordering::Release),
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LAST_WRITES_LOOK),
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     /// Executes all queued commands; waits for one while the scheduler has nothing to do.
@@ -161,7 +194,9 @@ impl Worker {
             }
             Command::Call(call) => {
                 self.pulse.enter(Phase::Call);
-                call(&mut self.scheduler, self.runner.as_mut());
+                let reply = call(&mut self.scheduler, self.runner.as_mut());
+                self.publish();
+                reply();
             }
             Command::Wake => self.woken.store(false, Ordering::Release),
             Command::Shutdown { grace } => {
@@ -205,13 +240,15 @@ impl Worker {
         self.rests.computed(began.elapsed(), self.started.elapsed());
     }
 
-    /// Reports the changes of the cache by the step and by the calls before it.
-    fn tell(&mut self) {
-        let Some(sink) = &mut self.kv_sink else { return };
-        let events = self.scheduler.take_kv_events();
-        if !events.is_empty() {
-            sink(events);
+    /// Makes a step or a call visible to other threads, before its caller is answered: KV events and statistics.
+    fn publish(&mut self) {
+        if let Some(sink) = &mut self.kv_sink {
+            let events = self.scheduler.prefixes.take_kv_events();
+            if !events.is_empty() {
+                sink(events);
+            }
         }
+        self.board.publish(&self.scheduler);
     }
 
     /// Checks the cache's invariants in debug builds.
@@ -233,10 +270,9 @@ mod tests {
     use kvik_cache::{BlockId, CacheConfig, Policy};
 
     use super::*;
-    use crate::api::PinnedPrompt;
-    use crate::api::{EventSink, Request};
+    use crate::api::{EventSink, KvListener, PinnedPrompt, Request};
     use crate::config::EngineConfig;
-    use crate::engine::{Engine, TimeShare};
+    use crate::engine::{Attached, Engine, TimeShare};
     use kvik_model::batch::Batch;
     use kvik_model::observation::Watched;
     use kvik_text::stream::{TokenKind, Vocabulary};
@@ -333,7 +369,7 @@ mod tests {
         let last_failure = last.clone();
         let then = move || {
             let result: Option<Sender<()>> = result.lock().unwrap().take();
-            late.send(Command::Call(Box::new(move |_, _| drop(result)))).unwrap();
+            late.send(Command::Call(Box::new(move |_, _| Box::new(move || drop(result))))).unwrap();
             let sink = Box::new(FailureSink(last_failure.clone(), || {}));
             let submission = Submission { request: request(), guide: None, sink };
             late.send(Command::Submit(Pending::new(submission))).unwrap();
@@ -368,6 +404,29 @@ mod tests {
             "also after a command of another kind"
         );
         assert!(received.recv().is_err(), "the caller does not wait for ever");
+    }
+
+    /// The next step is slow: the answer to the call does not wait for it, and neither do events and statistics.
+    #[test]
+    fn a_call_is_answered_once_its_change_is_published() {
+        let told: Arc<Mutex<Vec<KvEvent>>> = Arc::default();
+        let sink = {
+            let told = told.clone();
+            Box::new(move |events| told.lock().unwrap().extend(events))
+        };
+        let attached = Attached {
+            kv_listener: Some(KvListener { salts: vec![[0; 16]], sink }),
+            before_step: Some(Box::new(|| std::thread::sleep(Duration::from_millis(50)))),
+            ..Attached::default()
+        };
+        let runner = Box::new(ConstantRunner(None));
+        let engine = Engine::start_with(runner, vocabulary(), cache(), config(), attached).unwrap();
+        engine.generate(Request { max_tokens: 1, ..request() }).unwrap();
+        assert!(matches!(told.lock().unwrap().last(), Some(KvEvent::Stored(_))));
+        assert!(engine.clear_cache(None).unwrap().0 > 0);
+        assert!(matches!(told.lock().unwrap().last(), Some(KvEvent::Removed(_))));
+        assert_eq!(engine.stats().cache.free, 100);
+        engine.shutdown(Duration::ZERO);
     }
 
     #[test]

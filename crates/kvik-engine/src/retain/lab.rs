@@ -32,7 +32,15 @@ pub struct Lab {
     spare: Vec<BlockId>,
     repeat: RepeatPrompt,
     tokens: Vec<Token>,
-    observed: Vec<(Watch, Observation)>,
+    observed: Vec<Observed>,
+}
+
+/// What was observed of the prompt, shared by all retentions that need the same.
+struct Observed {
+    watch: Watch,
+    /// The first observed row.
+    from: usize,
+    seen: Observation,
 }
 
 /// A continuation of a compressed prompt.
@@ -75,16 +83,19 @@ impl Lab {
         })
     }
 
-    /// Computes `tokens` and observes them for each of `watches`; returns the logits of the last token.
+    /// Computes `tokens` and observes them for each of `retentions`, whose amounts are not in bytes; returns the logits
+    /// of the last token.
     ///
     /// # Panics
     /// If `tokens` is empty or longer than the room.
-    pub fn read(&mut self, tokens: &[Token], watches: &[Watch]) -> Vec<f32> {
+    pub fn read(&mut self, tokens: &[Token], retentions: &[Retention]) -> Vec<f32> {
         self.tokens = tokens.to_vec();
         self.observed = Vec::new();
-        for &watch in watches {
-            if !self.observed.iter().any(|(known, _)| *known == watch) {
-                self.observed.push((watch, Observation::default()));
+        for retention in retentions {
+            if retention.watch() != Watch::Nothing && find(&self.observed, retention, tokens.len()).is_none()
+            {
+                let (watch, from) = (retention.watch(), retention.rows_before(tokens.len()).start);
+                self.observed.push(Observed { watch, from, seen: Observation::default() });
             }
         }
         let mut logits = Vec::new();
@@ -92,7 +103,7 @@ impl Lab {
             let end = tokens.len().min(start + ROWS_MAX);
             logits = self.read_rows(start..end);
         }
-        if let Some(index) = self.observed.iter().position(|(watch, _)| *watch == Watch::Repeat) {
+        if let Some(index) = self.observed.iter().position(|observed| observed.watch == Watch::Repeat) {
             self.read_again(index);
         }
         logits
@@ -106,15 +117,10 @@ impl Lab {
             .map(|position| row(0, self.tokens[position], position, position + 1 == total))
             .collect();
         let mut watched: Vec<Watched<'_>> = Vec::new();
-        for (watch, observation) in &mut self.observed {
-            let from = match watch {
-                Watch::Nothing | Watch::Repeat => continue,
-                Watch::Attention { rows, .. } => rows.before(total).start,
-                Watch::Queries { .. } => 0,
-            };
-            let rows = from.max(range.start) - range.start..range.len();
-            if from < range.end {
-                watched.push(Watched { rows, watch: *watch, among: Vec::new(), observation });
+        for Observed { watch, from, seen } in &mut self.observed {
+            let rows = (*from).max(range.start) - range.start..range.len();
+            if *watch != Watch::Repeat && *from < range.end {
+                watched.push(Watched { rows, watch: *watch, among: Vec::new(), observation: seen });
             }
         }
         let sequences = [SequenceKv::in_blocks(&self.reading)];
@@ -130,7 +136,7 @@ impl Lab {
                 let rows: Vec<Row> =
                     (start..end).map(|at| row(0, piece.tokens[at], total + at, false)).collect();
                 let sequences = [SequenceKv::in_blocks(&self.reading)];
-                let observation = &mut self.observed[index].1;
+                let observation = &mut self.observed[index].seen;
                 let among = piece.among(total);
                 let watched = Watched { rows: 0..rows.len(), watch: Watch::Repeat, among, observation };
                 self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut [watched]);
@@ -140,10 +146,9 @@ impl Lab {
 
     /// The facts of the prompt that `retention` needs, `[layers]`.
     pub fn facts(&mut self, retention: &Retention) -> Vec<LayerFacts> {
-        let watch = retention.watch();
         let nothing = Observation::default();
         let observed =
-            self.observed.iter().find(|(known, _)| *known == watch).map_or(&nothing, |(_, seen)| seen);
+            find(&self.observed, retention, self.tokens.len()).map_or(&nothing, |observed| &observed.seen);
         let held = Held { blocks: &self.reading, storage: None, tokens: self.tokens.len() };
         let layers = 0..self.layout.layers().len();
         layers.map(|layer| held.facts(&mut self.runner, layer, retention, observed)).collect()
@@ -297,6 +302,12 @@ impl Lab {
         }
         variant.ragged.reserve(&self.layout, tokens);
     }
+}
+
+/// The observation that `retention` needs of a prompt of `tokens` tokens, if it was made.
+fn find<'a>(observed: &'a [Observed], retention: &Retention, tokens: usize) -> Option<&'a Observed> {
+    let (watch, from) = (retention.watch(), retention.rows_before(tokens).start);
+    observed.iter().find(|observed| (observed.watch, observed.from) == (watch, from))
 }
 
 impl Variant {

@@ -14,7 +14,7 @@ use kvik_model::observation::{Observation, Watched};
 use kvik_model::{Model, ModelRunner};
 
 use super::held::Held;
-use super::ragged::{Extent, Ragged};
+use super::ragged::Ragged;
 use super::sinks::Sinks;
 
 /// Maximum number of rows computed at a time.
@@ -124,11 +124,6 @@ impl Stream {
     /// Number of tokens read so far.
     pub fn tokens(&self) -> usize {
         self.tokens
-    }
-
-    /// Number of positions that its heads store; `None` before the first point.
-    pub fn extent(&self) -> Option<Extent> {
-        self.storage.as_ref().map(|stored| stored.ragged.stored(self.tokens))
     }
 
     /// Number of blocks in use.

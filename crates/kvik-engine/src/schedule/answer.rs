@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvik_cache::Token;
 use kvik_model::batch::NO_TOKEN;
 use kvik_text::constraint::Guide;
+use kvik_text::repetition::LoopDetector;
 use kvik_text::sampler::{Sampler, Scratch, logprobs};
 use kvik_text::stream::{Shown, TextStream, TokenKind, Vocabulary};
 
@@ -17,6 +18,8 @@ pub(super) struct Answer {
     sampler: Sampler,
     guide: Option<Guide>,
     text: TextStream<GeneratedToken>,
+    /// Present if the answer ends when it repeats itself.
+    loops: Option<LoopDetector>,
     generated: usize,
 }
 
@@ -64,6 +67,7 @@ impl Answer {
         Answer {
             sampler: Sampler::new(&rules.request.sampling, choice, prompt).holding_back(&rules.ends),
             text: TextStream::new(&rules.request.stop),
+            loops: rules.request.stop_loops.then(LoopDetector::default),
             rules: rules.clone(),
             guide,
             generated: 0,
@@ -142,10 +146,12 @@ impl Answer {
         let generated = self.describe(token, predicted, vocabulary, scratch);
         let request = &self.rules.request;
         let bytes = vocabulary.answer_bytes(token, request.show_special || request.show.contains(&token));
+        let looped = self.loops.as_mut().and_then(|loops| loops.push(token, bytes));
         let shown = self.text.push(generated, bytes);
         let end = match shown.stopped {
             Some(index) => Some(FinishReason::StopString(index)),
             None if complete => Some(FinishReason::ConstraintDone),
+            None if looped.is_some() => looped.map(FinishReason::Loop),
             None if self.tokens_left() == 0 => Some(FinishReason::Length),
             None => None,
         };

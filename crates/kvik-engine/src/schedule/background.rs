@@ -17,9 +17,7 @@
 
 use std::time::Duration;
 
-use super::Scheduler;
 use super::cost::Cost;
-use super::draft::{DRAFT_MAX, Draft};
 use super::plan::{Kind, Plan};
 use super::running::Running;
 use super::sequence::Sequence;
@@ -168,33 +166,6 @@ impl BackgroundShare {
             _ => time * others as f64 / plan.rows.len() as f64,
         };
         self.owed = (self.owed + urgency * own - (time - own)).clamp(0.0, OWED_MAX);
-    }
-}
-
-impl Scheduler {
-    /// Gives the background its rows, and the rows it leaves to drafts for it. The blocks for the drafts are reserved.
-    pub(super) fn fill(&mut self, rows: &mut [usize], drafts: &mut [Draft]) {
-        let foreground = self.running.foreground();
-        let drafted = drafts[..foreground].iter().map(|draft| draft.tokens.len()).sum();
-        let mut left = self.background.share(&self.running, rows, drafted);
-        for index in foreground..rows.len() {
-            let most = self.running[index].draft_max().min(DRAFT_MAX).min(left);
-            if self.config.draft_rows_max > 0 && most > 0 && rows[index] == 1 {
-                drafts[index] = self.draft_background(index, most);
-                left -= drafts[index].tokens.len();
-            }
-        }
-    }
-
-    /// A draft for the sequence at `index`; empty if there are no blocks for it.
-    fn draft_background(&mut self, index: usize, most: usize) -> Draft {
-        let mut draft = self.find_draft(index, most);
-        draft.tokens.truncate(most);
-        let (id, len) = (self.running[index].id, self.running[index].tokens.len());
-        match self.ram.cache.reserve(id, len + draft.tokens.len()) {
-            Ok(()) => draft,
-            Err(_) => Draft::default(),
-        }
     }
 }
 

@@ -1,15 +1,16 @@
 //! Drops what was computed for deleted prompts wherever it is: RAM, disk, the draft model, the shared store, and the
 //! retained positions of policies.
 
-use kvik_cache::{BLOCK_POSITIONS, DeletedPrompts, Identity};
+use kvik_cache::{BLOCK_POSITIONS, DeletedPrompts, Identity, NamespaceId};
 
-use super::Scheduler;
-use super::namespaces::{Roots, disk_owner};
+use super::disk::Erased;
+use super::namespaces::Roots;
+use super::prefixes::Prefixes;
 
-impl Scheduler {
+impl Prefixes {
     /// Drops these prompts of a tenant and everything that continues them, except what other prompts share. Returns how
-    /// much of it is still there: in use, being read or written, or not erased yet. May be repeated.
-    pub(crate) fn forget_deleted(
+    /// much of it is still there: in use, being read or written, or not erased yet.
+    pub(super) fn forget_deleted(
         &mut self,
         salt: [u8; 16],
         prompts: &DeletedPrompts,
@@ -21,33 +22,39 @@ impl Scheduler {
         });
         // Collected before anything is dropped: the entries say in which namespaces the prompts are.
         let roots = self.roots_of_deleted(salt, prompts);
-        let mut left = self.running_deleted(&namespaces, prompts);
+        let mut left = 0;
         for &namespace in &namespaces {
-            left += self.ram.cache.forget(namespace, prompts).in_use;
-            if let Some(model) = &mut self.draft_model {
-                left += model.forget(namespace, prompts);
-            }
+            left += self.forget_in_memory(namespace, prompts);
         }
         left += self.disk.forget_deleted(&roots, prompts, asks_store);
         self.forget_parts_of(salt, &roots, prompts);
         left + self.disk.erasing()
     }
 
+    /// Drops from RAM what another process has erased on the disk that it writes; what running sequences use, later.
+    pub(super) fn drop_erased(&mut self) {
+        let mut erased = self.disk.take_erased();
+        erased.retain(|erased| self.drop_prefix(erased) > 0);
+        self.disk.put_back_erased(erased);
+    }
+
+    /// Drops an erased prefix from RAM; returns how many of its blocks are in use.
+    fn drop_prefix(&mut self, erased: &Erased) -> usize {
+        let prompts = erased.prompts();
+        let ids = self.tenants.namespaces.ids().filter(|(_, root)| *root == erased.root);
+        let namespaces: Vec<NamespaceId> = ids.map(|(id, _)| id).collect();
+        namespaces.into_iter().map(|namespace| self.forget_in_memory(namespace, &prompts)).sum()
+    }
+
+    /// Drops prompts of a namespace from RAM and from the draft model; returns how many blocks of them are in use.
+    fn forget_in_memory(&mut self, namespace: NamespaceId, prompts: &DeletedPrompts) -> usize {
+        let in_use = self.ram.cache.forget(namespace, prompts).in_use;
+        in_use + self.draft_model.as_mut().map_or(0, |model| model.forget(namespace, prompts))
+    }
+
     /// Deleted blocks that are not erased yet.
     pub(crate) fn erasing(&self) -> usize {
         self.disk.erasing()
-    }
-
-    /// Counts open requests that compute a deleted prompt: they are to end, and hold blocks until then.
-    fn running_deleted(&mut self, namespaces: &[kvik_cache::NamespaceId], prompts: &DeletedPrompts) -> usize {
-        let sequences = self.queue.sequences_mut().chain(self.running.iter_mut());
-        let theirs = sequences.filter(|sequence| match sequence.sharing {
-            super::sequence::Sharing::Namespace(id) => namespaces.contains(&id),
-            _ => false,
-        });
-        theirs
-            .filter(|sequence| prompts.mine().iter().any(|prompt| sequence.tokens.starts_with(prompt)))
-            .count()
     }
 
     fn roots_of_deleted(&self, salt: [u8; 16], prompts: &DeletedPrompts) -> Vec<Roots> {
@@ -58,8 +65,7 @@ impl Scheduler {
         roots
     }
 
-    /// Drops the retained positions of these prompts. A retained prefix on disk that is not listed does not record how
-    /// its prompt begins and may belong to one of them, so it is dropped as well.
+    /// Drops the retained positions of these prompts, and those on disk that may be.
     fn forget_parts_of(&mut self, salt: [u8; 16], roots: &[Roots], prompts: &DeletedPrompts) {
         for roots in roots {
             for prompt in prompts.mine() {
@@ -72,7 +78,6 @@ impl Scheduler {
                 }
             }
         }
-        let is_listed = |prefix: &Identity| !self.kept_parts.of(prefix).is_empty();
-        self.disk.forget_parts(disk_owner(salt), is_listed);
+        self.drop_unlisted_parts(salt);
     }
 }

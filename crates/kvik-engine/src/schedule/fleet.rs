@@ -2,8 +2,8 @@
 
 use kvik_cache::PrefixScan;
 
-use super::Scheduler;
 use super::disk::Offered;
+use super::prefixes::Prefixes;
 use crate::api::HotPrefix;
 
 /// Pending transfers to and from other nodes.
@@ -15,7 +15,7 @@ pub(crate) struct SharedWork {
     pub(crate) fetching: usize,
 }
 
-impl Scheduler {
+impl Prefixes {
     /// The prefixes that a scan has found, except compressed ones.
     pub(crate) fn hottest(&self, scan: PrefixScan) -> Vec<HotPrefix> {
         let table = &self.tenants.namespaces;
@@ -30,8 +30,7 @@ impl Scheduler {
     /// Offers a prefix to other nodes as a reused one.
     pub(crate) fn offer(&mut self, prefix: &HotPrefix) {
         let Some(namespace) = self.tenants.namespaces.rooted(&prefix.root) else { return };
-        let (disk, _, mut context) = self.loading();
-        disk.share(&Offered { namespace, tokens: &prefix.tokens, ttl: None, is_reused: true }, &mut context);
+        self.share(&Offered { namespace, tokens: &prefix.tokens, ttl: None, is_reused: true });
     }
 
     /// Fetches prefixes that other nodes use, while no request waits; only those whose namespaces are known here.

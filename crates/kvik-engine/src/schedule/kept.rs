@@ -1,35 +1,93 @@
-//! Pinned prompts: finding and releasing them, and their pins.
+//! Pinned prompts, and what else is known of one: finding and releasing them, and their pins.
 
 use std::time::Duration;
 
+use kvik_cache::retain::Retention;
 use kvik_cache::{
-    BLOCK_POSITIONS, Identity, PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned, whole_blocks,
+    BLOCK_POSITIONS, DeletedPrompts, Identity, PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned,
+    whole_blocks,
 };
 
 use super::Scheduler;
 use super::namespaces::{Roots, Sharers, disk_owner};
-use super::sequence::{Sequence, Sharing};
-use crate::api::{Cached, Evicted, PinnedPrompt, Unpin};
+use super::prefixes::Prefixes;
+use super::sequence::Sequence;
+use crate::api::{Cached, Evicted, PinnedPrompt, Probe, Request, Unpin};
 
+/// What is asked about prompts between two steps. What an open request would undo, it no longer does.
 impl Scheduler {
     /// Makes these prompts public. They must be cached, or none of their blocks is shared.
     pub fn set_public(&mut self, prompts: &[PinnedPrompt]) {
-        self.tenants.set_public(prompts, &mut self.ram.cache);
+        self.prefixes.tenants.set_public(prompts, &mut self.prefixes.ram.cache);
         self.drop_retired();
     }
 
-    /// Drops the namespaces derived from prompts that are no longer public, once they are unused.
-    pub(super) fn drop_retired(&mut self) {
-        self.tenants.drop_retired(|namespace| self.queue.awaits(namespace), &mut self.ram.cache);
+    /// The match that `request` would find if it were admitted now. The only change is that expired blocks are evicted,
+    /// as in every step.
+    pub fn probe(&mut self, request: &Request) -> Probe {
+        self.prefixes.probe(request, &self.jobs.running)
     }
 
+    /// Unpins exactly this prompt, and drops its blocks that no request uses, unless something pinned continues it;
+    /// returns the number of RAM blocks dropped.
+    pub fn release(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
+        let whole = whole_blocks(tokens);
+        self.withdraw_pins(salt, |sequence| {
+            sequence.kept_prefix().is_none() && whole_blocks(sequence.prompt()) == whole
+        });
+        self.prefixes.release(tokens, salt)
+    }
+
+    /// Unpins and drops the compressed form of a prompt, in RAM and on disk; returns the number of RAM blocks dropped.
+    pub fn release_part(&mut self, prompt: &PinnedPrompt, retention: &Retention) -> usize {
+        let (prefix, own) = (whole_blocks(&prompt.tokens), self.prefixes.of_prefix(retention));
+        self.withdraw_pins(prompt.salt, |sequence| {
+            let same = sequence.forgetting.as_ref().is_some_and(|it| it.retention == own);
+            same && sequence.kept_prefix() == Some(prefix.len()) && sequence.tokens.starts_with(prefix)
+        });
+        self.prefixes.release_part(prompt, retention)
+    }
+
+    /// Removes every pin of a prompt and of those that continue it, and drops their blocks that no request uses.
+    pub fn evict(&mut self, tokens: &[Token], salt: [u8; 16]) -> Evicted {
+        let whole = whole_blocks(tokens);
+        self.withdraw_pins(salt, |sequence| !whole.is_empty() && sequence.prompt().starts_with(whole));
+        self.prefixes.evict(tokens, salt)
+    }
+
+    /// Withdraws the pending pins of open requests for these prompts: a pin that was removed must not return.
+    fn withdraw_pins(&mut self, salt: [u8; 16], withdraws: impl Fn(&Sequence) -> bool) {
+        let namespaces = self.prefixes.tenants.namespaces.all_of(salt);
+        for sequence in self.jobs.sharing_in(&namespaces) {
+            sequence.lifetime.pin &= !withdraws(sequence);
+        }
+    }
+
+    /// Drops these prompts of a tenant and everything that continues them, except what other prompts share. Returns how
+    /// much of it is still there: in use, being read or written, or not erased yet. May be repeated. Open requests that
+    /// compute a deleted prompt count: they are to end, and hold blocks until then.
+    pub(crate) fn forget_deleted(
+        &mut self,
+        salt: [u8; 16],
+        prompts: &DeletedPrompts,
+        asks_store: bool,
+    ) -> usize {
+        let namespaces = self.prefixes.tenants.namespaces.all_of(salt);
+        let theirs = self.jobs.sharing_in(&namespaces);
+        let computes = |sequence: &&mut Sequence| {
+            prompts.mine().iter().any(|prompt| sequence.tokens.starts_with(prompt))
+        };
+        theirs.filter(computes).count() + self.prefixes.forget_deleted(salt, prompts, asks_store)
+    }
+}
+
+impl Prefixes {
     /// How much of a prompt a request of its tenant would find in RAM, and how much more on disk.
     pub fn cached(&self, prompt: &PinnedPrompt) -> Cached {
         if let Some(retention) = &prompt.retention {
             return self.cached_part(prompt, retention);
         }
-        let tokens = &prompt.tokens;
-        let cache = &self.ram.cache;
+        let (tokens, cache) = (&prompt.tokens, &self.ram.cache);
         let place = self.tenants.shared_place((prompt.tenant, Sharers::of_kept(prompt)), tokens, cache);
         let ram = place.lookup(tokens, cache).tokens;
         let pinned = place.id.is_some_and(|id| cache.is_pinned(id, tokens));
@@ -37,14 +95,10 @@ impl Scheduler {
         Cached { tokens: tokens.len(), ram, disk, pinned }
     }
 
-    /// Unpins exactly this prompt, and drops its blocks that no request uses, unless something pinned continues it;
-    /// returns the number of RAM blocks dropped.
-    pub fn release(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
+    /// Unpins exactly this prompt, and drops its blocks that no request uses, unless something pinned continues it.
+    fn release(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
         let mut blocks = 0;
         let whole = whole_blocks(tokens);
-        self.withdraw_pins(salt, |sequence| {
-            sequence.kept_prefix().is_none() && whole_blocks(sequence.prompt()) == whole
-        });
         let namespaces = self.tenants.namespaces.all_of(salt);
         self.disk.give_up(&mut self.ram, |namespace, copied| {
             namespaces.contains(&namespace) && whole.starts_with(copied)
@@ -65,20 +119,10 @@ impl Scheduler {
         blocks
     }
 
-    /// Withdraws the pending pins of open requests for these prompts: a pin that was removed must not return.
-    pub(super) fn withdraw_pins(&mut self, salt: [u8; 16], withdraws: impl Fn(&Sequence) -> bool) {
-        let namespaces = self.tenants.namespaces.all_of(salt);
-        for sequence in self.queue.sequences_mut().chain(self.running.iter_mut()) {
-            let theirs = matches!(sequence.sharing, Sharing::Namespace(id) if namespaces.contains(&id));
-            sequence.lifetime.pin &= !(theirs && withdraws(sequence));
-        }
-    }
-
     /// Removes every pin of a prompt and of those that continue it, and drops their blocks that no request uses.
-    pub fn evict(&mut self, tokens: &[Token], salt: [u8; 16]) -> Evicted {
+    fn evict(&mut self, tokens: &[Token], salt: [u8; 16]) -> Evicted {
         let mut evicted = Evicted { blocks: 0, pins: 0 };
         let whole = whole_blocks(tokens);
-        self.withdraw_pins(salt, |sequence| !whole.is_empty() && sequence.prompt().starts_with(whole));
         let namespaces = self.tenants.namespaces.all_of(salt);
         self.disk.give_up(&mut self.ram, |namespace, copied| {
             namespaces.contains(&namespace) && !whole.is_empty() && copied.starts_with(whole)
@@ -100,12 +144,21 @@ impl Scheduler {
             }
         }
         if !whole.is_empty() {
-            // A compressed prefix on disk that this process has not used does not record how its prompt begins: it may
-            // be this one.
-            let is_listed = |prefix: &Identity| !self.kept_parts.of(prefix).is_empty();
-            self.disk.forget_parts(disk_owner(salt), is_listed);
+            self.drop_unlisted_parts(salt);
         }
         evicted
+    }
+
+    /// Drops the compressed prefixes of a tenant on disk that this process has not used: they do not record how their
+    /// prompts begin, which may be as one that is dropped.
+    pub(super) fn drop_unlisted_parts(&mut self, salt: [u8; 16]) {
+        let is_listed = |prefix: &Identity| !self.kept_parts.of(prefix).is_empty();
+        self.disk.forget_parts(disk_owner(salt), is_listed);
+    }
+
+    /// The pins of one tenant or of all, oldest first.
+    pub fn pins(&self, tenant: Option<TenantId>, limit: usize) -> Vec<PinInfo> {
+        self.ram.cache.pins(tenant.map(|tenant| self.owner(tenant)), limit)
     }
 
     /// Removes pins of one tenant, or of all, in RAM and on disk; returns how many there were in RAM.
@@ -123,11 +176,6 @@ impl Scheduler {
             self.disk.unpin_all(tenant.map(|tenant| self.tenants.disk_owner(tenant)));
         }
         unpinned.len()
-    }
-
-    /// The pins of one tenant or of all, oldest first.
-    pub fn pins(&self, tenant: Option<TenantId>, limit: usize) -> Vec<PinInfo> {
-        self.ram.cache.pins(tenant.map(|tenant| self.tenants.owner(tenant)), limit)
     }
 
     /// The roots of all namespaces in which requests with this salt have run, and of what is on disk of this prompt,

@@ -10,20 +10,26 @@
 //! scheduler knows no model, reads the time only from the clock it is given, and starts no thread.
 //!
 //! ```text
-//!                     Scheduler          owns the parts; a step plans, computes and publishes
-//!                         │
-//!   submission  admission  growth  pressure  forgetting  background  compute  tiers  end  kept  idle  probe  unused  fleet     steps across parts
-//!                         │
-//!   queue     running     turns      results     tenants     disk     ram      kept_parts     parts, with their state
-//!   waiting   sequences   virtual    requests,   parts,      slots,   cache,   retained positions
-//!   sequences with blocks times      counters    namespaces  loads    names    of prefixes
-//!                         │
-//!   sequence   forget   answer   voice   pooled   job   prefix   limits   namespaces   cost   mixed    data
+//!   Scheduler        owns the parts, and names to each step those that it crosses
+//!       │
+//!   submission  admission  growth  pressure  forgetting  kept_prefix  drafting  compute      steps across parts
+//!   start  tiers  idle  unused (these two with a state of their own)
+//!       │
+//!   jobs             prefixes           shares                                               parts, with their state
+//!     queue            ram                drafting
+//!     running          disk               background
+//!     turns            tenants            mixed
+//!     results          kept_parts
+//!                      draft_model
+//!       │
+//!   sequence  forget  answer  sampling  pooled  job  prefix  limits  namespaces  cost        data
 //! ```
 //!
-//! A part imports only what is drawn below it, and never the scheduler. Decisions are pure functions: `plan` (how the
-//! rows of a step are divided), `reuse` (how much of a sequence is already computed), and the queue's candidates (which
-//! sequence is admitted next). `watching` holds the observations of running sequences while a plan is computed.
+//! A part imports only what is drawn below it, and never the scheduler. A step across parts is a function over the parts
+//! that it names: `jobs` where it moves sequences, `prefixes` where it moves blocks, one of their parts where that is
+//! enough. Decisions are pure functions: `plan` (how the rows of a step are divided), `reuse` (how much of a sequence is
+//! already computed), and the queue's candidates (which sequence is admitted next). `watching` holds the observations of
+//! running sequences while a plan is computed.
 
 mod admission;
 mod answer;
@@ -34,13 +40,13 @@ mod deleted;
 pub mod disk;
 mod draft;
 mod drafting;
-mod end;
 mod fleet;
 mod forget;
 mod forgetting;
 mod growth;
 mod idle;
 mod job;
+mod jobs;
 mod kept;
 mod kept_parts;
 mod kept_prefix;
@@ -51,15 +57,19 @@ mod outline;
 mod plan;
 mod pooled;
 pub mod prefix;
+mod prefixes;
 mod pressure;
 mod probe;
 mod queue;
 mod ram;
+mod recovery;
 mod results;
 mod reuse;
 mod running;
 mod sampling;
 mod sequence;
+mod shares;
+mod start;
 mod submission;
 mod telling;
 mod tenants;
@@ -72,33 +82,32 @@ mod watching;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvik_cache::retain::Retention;
 use kvik_cache::{Cache, CacheConfig, CacheError};
 use kvik_model::batch::Runner;
 use kvik_model::pulse::{Phase, Pulse};
+use kvik_text::constraint::Guide;
 use kvik_text::stream::Vocabulary;
 
+use crate::api::{Request, RequestError};
 use crate::config::EngineConfig;
-use crate::stats::{Counters, DiskStats, DraftSource, RemoteStats};
-use background::BackgroundShare;
-use disk::{Disk, DiskSetup, Fetch};
-use draft::{DraftModel, Drafting};
+use crate::panics::contain;
+use crate::stats::Counters;
+use disk::{DiskSetup, Fetch};
+use draft::DraftModel;
 use idle::Idle;
-use kept_parts::CompressedPrefixes;
-use mixed::MixedRows;
-use plan::{Budgets, Plan, divide_rows};
-use queue::Queue;
-use ram::Ram;
-use results::Results;
-use running::Running;
+use job::JobId;
+use jobs::Jobs;
+use plan::{Plan, divide_rows};
 use sequence::Sequence;
-use tenants::Tenants;
-use turns::Turns;
+use shares::RowShares;
 use unused::Unused;
 
 pub use draft::DraftSetup;
 pub(crate) use fleet::SharedWork;
 pub use limits::{RequestLimits, Submission};
 pub(crate) use outline::Describing;
+pub use prefixes::Prefixes;
 pub use tenants::TenantPart;
 
 /// Returns the time since a fixed moment.
@@ -107,30 +116,14 @@ pub type Clock = Box<dyn Fn() -> Duration + Send>;
 /// Schedules the requests of one model.
 pub struct Scheduler {
     config: EngineConfig,
-    clock: Clock,
-    /// Sequences without blocks.
-    queue: Queue,
-    /// Sequences with blocks.
-    running: Running,
-    /// Virtual times, which decide which tenant is next.
-    turns: Turns,
-    /// The requests of all sequences.
-    results: Results,
-    tenants: Tenants,
-    ram: Ram,
-    /// Retained positions of prefixes.
-    kept_parts: CompressedPrefixes,
+    /// The requests that have not ended, and their sequences.
+    jobs: Jobs,
+    /// What is computed, in RAM and below.
+    pub prefixes: Prefixes,
+    /// How the rows of a step are divided.
+    shares: RowShares,
     idle: Idle,
     unused: Unused,
-    /// The disk tier; without slots when no disk is configured.
-    disk: Disk,
-    drafting: Drafting,
-    /// The background's share of each step.
-    background: BackgroundShare,
-    /// The prompts' share of steps in which others decode.
-    mixed: MixedRows,
-    /// A smaller model that drafts, if configured.
-    draft_model: Option<DraftModel>,
     /// The phase of the current step, for observers of the engine.
     pulse: Arc<Pulse>,
 }
@@ -155,129 +148,229 @@ impl Scheduler {
         clock: Clock,
     ) -> Result<Scheduler, CacheError> {
         Ok(Scheduler {
-            queue: Queue::default(),
-            running: Running::default(),
-            turns: Turns::default(),
-            results: Results::new(vocabulary),
-            tenants: Tenants::new(&config),
-            ram: Ram::new(cache_config, config.auxiliary, config.drafts_from(DraftSource::Tree))?,
-            kept_parts: CompressedPrefixes::default(),
+            jobs: Jobs::new(config.parallel_max, vocabulary),
+            prefixes: Prefixes::new(&config, cache_config, clock)?,
+            shares: RowShares::default(),
             unused: Unused::default(),
             idle: Idle::default(),
-            disk: Disk::new(DiskSetup::none(), config.auxiliary),
-            drafting: Drafting::default(),
-            background: BackgroundShare::default(),
-            mixed: MixedRows::default(),
-            draft_model: None,
             pulse: Arc::default(),
             config,
-            clock,
         })
+    }
+
+    /// Attaches the disk, and makes prefetch candidates of prefixes without a tenant; those of tenants follow when the
+    /// tenants are registered.
+    pub fn attach(&mut self, setup: DiskSetup) {
+        self.prefixes.attach(setup, &self.config);
+    }
+
+    /// Adds a smaller model as a draft source.
+    pub fn attach_draft(&mut self, mut setup: DraftSetup) -> Result<(), CacheError> {
+        setup.runner.set_pulse(self.pulse.clone());
+        self.prefixes.draft_model = Some(DraftModel::new(setup)?);
+        Ok(())
+    }
+
+    /// Sets how tenants share the model, the cache and the disk; other tenants have weight 1. Their quotas apply from
+    /// their next request; prefixes they used before the start are prefetched.
+    pub fn set_tenants(&mut self, parts: &[TenantPart]) {
+        self.jobs.turns.set_weights(parts.iter().map(|part| (part.tenant, part.weight)));
+        self.prefixes.set_tenants(parts);
+    }
+
+    /// Sets the retention policy for compressing prefixes in idle time; `None` stops it.
+    pub fn set_retain_idle(&mut self, retention: Option<Retention>) {
+        self.drop_idle_job();
+        self.idle.set_retention(retention.map(|retention| self.prefixes.of_prefix(&retention)));
+    }
+
+    /// Puts a request into the queue. It must be within `limits`. A panic in doing so fails the request.
+    ///
+    /// A background request ends idle time too: its answer is wanted, while what idle time computes may never be used.
+    pub fn submit(&mut self, submission: Submission, limits: &RequestLimits) {
+        self.drop_idle_job();
+        let Submission { request, guide, sink } = submission;
+        let now = self.now();
+        let job = self.jobs.results.open(sink, request.prompt.len(), request.choices, now);
+        if request.background.is_some() {
+            self.jobs.results.set_background(job);
+        }
+        if let Err(error) = contain(|| self.enqueue(job, request, guide, limits)) {
+            self.jobs.fail(job, error.clone(), &mut self.prefixes.ram.cache);
+            self.recover_if_broken(&error);
+        }
+    }
+
+    fn enqueue(&mut self, job: JobId, request: Request, guide: Option<Guide>, limits: &RequestLimits) {
+        let Scheduler { config, jobs, prefixes, idle, unused, .. } = self;
+        unused.drop_namespaces(jobs, prefixes, idle);
+        submission::enqueue(job, request, guide, limits, jobs, prefixes, config);
+    }
+
+    /// Drops the idle job, because there is something else to do.
+    fn drop_idle_job(&mut self) {
+        self.idle.drop_job(&mut self.jobs, &mut self.prefixes.ram.cache);
     }
 
     /// Runs one step: decides which rows to compute, computes them, and publishes what has ended.
     pub fn step(&mut self, runner: &mut dyn Runner) {
         let started = self.now();
-        self.pulse.enter(Phase::Plan);
         let plan = self.plan(runner);
-        let computes = !plan.is_empty();
-        plan.note_overtaken(&mut self.running);
-        self.pulse.enter(Phase::Compute);
-        self.compute(plan, runner);
-        self.pulse.enter(Phase::Publish);
+        let computes = self.compute(plan, runner);
         self.publish(runner);
-        if let Some(fault) = runner.fault() {
-            self.restore(&fault, runner);
-        }
-        if computes {
-            self.results.counters.step_time += self.now().saturating_sub(started);
-        }
+        self.end_step(computes.then_some(started), runner);
     }
 
     /// A step that computes nothing: ends requests whose clients have gone, and continues disk transfers.
     pub fn attend(&mut self, runner: &mut dyn Runner) {
         self.pulse.enter(Phase::Publish);
-        self.ram.cache.set_now(self.now());
-        self.drop_closed();
-        self.collect_loads(runner);
+        self.begin_step();
+        tiers::collect_loads(&mut self.jobs, &mut self.prefixes, runner);
         self.publish(runner);
+    }
+
+    fn begin_step(&mut self) {
+        let now = self.now();
+        self.prefixes.ram.cache.set_now(now);
+        self.jobs.cancel_closed(now, &mut self.prefixes.ram.cache);
     }
 
     /// Decides which sequences run and chooses the rows of this step.
     fn plan(&mut self, runner: &mut dyn Runner) -> Plan {
-        self.ram.cache.set_now(self.now());
-        self.drop_closed();
+        self.pulse.enter(Phase::Plan);
+        self.begin_step();
         self.use_idle_time(runner);
-        self.collect_loads(runner);
-        self.look_ahead();
-        self.start_forks(runner);
-        self.tighten();
-        self.forget(runner);
-        self.grow_and_admit(runner);
-        self.end_stored();
-        let mut rows = divide_rows(&self.running, &self.turns, self.budgets());
-        let mut drafts = self.draft(&rows);
-        if !self.running.iter().any(Sequence::is_suspect) {
-            self.fill(&mut rows, &mut drafts);
+        let Scheduler { config, jobs, prefixes, shares, .. } = self;
+        tiers::collect_loads(jobs, prefixes, runner);
+        tiers::look_ahead(jobs, prefixes);
+        growth::start_forks(jobs, prefixes, runner);
+        pressure::tighten(jobs, prefixes);
+        forgetting::forget(jobs, prefixes, config, runner);
+        admission::grow_and_admit(jobs, prefixes, runner);
+        let now = prefixes.now();
+        compute::end_stored(jobs, &mut prefixes.ram.cache, now);
+        let Jobs { queue, running, turns, .. } = jobs;
+        let budgets = shares.budgets(config, !queue.foreground().is_empty(), running);
+        let mut rows = divide_rows(running, turns, budgets);
+        let mut drafts = drafting::draft(&rows, running, prefixes, &mut shares.drafting, config);
+        if !running.iter().any(Sequence::is_suspect) {
+            drafting::fill(&mut rows, &mut drafts, running, prefixes, &mut shares.background, config);
         }
-        Plan::new(&self.running, &rows, drafts, runner.chooses())
+        let plan = Plan::new(running, &rows, drafts, runner.chooses());
+        plan.note_overtaken(running);
+        plan
     }
 
-    /// Prompt rows that this step may compute.
-    fn budgets(&self) -> Budgets {
-        let mixed_max = self.config.prefill_rows_mixed_max;
-        let somebody_waits = !self.queue.foreground().is_empty();
-        Budgets {
-            alone: self.config.prefill_rows_max,
-            mixed: self.mixed.rows(mixed_max, somebody_waits),
-            background: self.background.alone(mixed_max),
-            owed: self.background.own_step(&self.running),
+    /// Computes a plan; returns whether there was anything to compute. If not, prefetches instead.
+    fn compute(&mut self, plan: Plan, runner: &mut dyn Runner) -> bool {
+        self.pulse.enter(Phase::Compute);
+        let Scheduler { jobs, prefixes, shares, .. } = self;
+        if plan.is_empty() {
+            tiers::prefetch(jobs, prefixes);
+            return false;
         }
+        if let Err(fault) = compute::compute(plan, jobs, prefixes, shares, runner) {
+            self.restore(&fault, runner);
+        }
+        true
     }
 
     /// Spills computed blocks to disk, and ends the sequences and requests that are done.
     fn publish(&mut self, runner: &mut dyn Runner) {
-        self.ram.settle(runner);
-        self.spill(runner);
-        self.leave_behind(runner);
-        self.drop_ended();
+        self.pulse.enter(Phase::Publish);
+        let Scheduler { jobs, prefixes, .. } = self;
+        prefixes.ram.settle(runner);
+        tiers::spill(jobs, prefixes, runner);
+        tiers::leave_behind(&jobs.running, prefixes, runner);
+        self.end_requests();
         self.drop_retired();
-        self.leave_ended();
-        self.ram.settle(runner);
+        let Scheduler { jobs, prefixes, .. } = self;
+        prefixes.follow_only(|id| jobs.running.find(id).is_some());
+        prefixes.ram.settle(runner);
     }
 
-    /// Frees the auxiliary state that running sequences no longer need, once the disk has a copy.
-    fn leave_behind(&mut self, runner: &dyn Runner) {
-        for sequence in self.running.iter() {
-            self.ram.cache.advance(sequence.id, sequence.stored);
+    /// Frees the sequences that have ended, and finishes the requests that have no open choice.
+    fn end_requests(&mut self) {
+        let Scheduler { jobs, prefixes, idle, .. } = self;
+        for (id, error) in jobs.results.take_failed() {
+            jobs.fail(id, error, &mut prefixes.ram.cache);
         }
-        self.spill_states(runner);
+        while let Some(sequence) = jobs.running.pop_ended() {
+            tiers::release_ended(&sequence, prefixes);
+            idle.note_seen(&sequence, prefixes);
+        }
+        let now = prefixes.now();
+        jobs.finish_ended(|id| !idle.is_job(id), now, &mut prefixes.ram.cache);
+    }
+
+    /// Handles a fault of the runner, and counts the time of a step that began at `started` and computed something.
+    fn end_step(&mut self, started: Option<Duration>, runner: &mut dyn Runner) {
+        if let Some(fault) = runner.fault() {
+            self.restore(&fault, runner);
+        }
+        let elapsed = started.map(|started| self.now().saturating_sub(started));
+        self.jobs.results.counters.step_time += elapsed.unwrap_or_default();
+    }
+
+    /// Continues the work in idle time.
+    fn use_idle_time(&mut self, runner: &dyn Runner) {
+        let (results, prefixes) = (&mut self.jobs.results, &mut self.prefixes);
+        self.idle.end_making(results, prefixes);
+        if let Some((job, request, limits)) = self.idle.next_job(results, prefixes, &self.config, runner) {
+            self.enqueue(job, request, None, &limits);
+        }
+    }
+
+    /// Drops the namespaces derived from prompts that are no longer public, once they are unused.
+    fn drop_retired(&mut self) {
+        self.prefixes.drop_retired(|namespace| self.jobs.queue.awaits(namespace));
     }
 
     /// Returns how long there is nothing to do unless an event arrives.
     pub fn next_pause(&self) -> Pause {
-        let is_due = self.running.is_due() || self.results.has_finished();
-        let waits = self.queue.fetches().filter_map(Fetch::until);
-        let patience = waits.chain(self.disk.next_deadline()).min();
-        let prefetches = self.disk.has_candidates() || self.disk.may_offer();
-        let works = !self.is_idle() || self.has_idle_work();
+        let Scheduler { jobs: Jobs { queue, running, results, .. }, prefixes, .. } = self;
+        let disk = &prefixes.disk;
+        let is_due = running.is_due() || results.has_finished();
+        let waits = queue.fetches().filter_map(Fetch::until);
+        let patience = waits.chain(disk.next_deadline()).min();
+        let prefetches = disk.has_candidates() || disk.may_offer();
+        let works = !self.is_idle() || self.idle.has_work(results, prefixes);
         if is_due || (patience.is_none() && (prefetches || works)) {
             return Pause::None;
         }
-        let copies = self.disk.next_copy_deadline();
-        let next = patience.into_iter().chain(self.disk.next_expiry()).chain(copies).min();
+        let next = patience.into_iter().chain(disk.next_expiry()).chain(disk.next_copy_deadline()).min();
         next.map_or(Pause::Forever, |next| Pause::For(next.saturating_sub(self.now())))
+    }
+
+    /// Before the process ends: has the disk take what the next start wants. [`attend`](Scheduler::attend) copies it.
+    pub fn spill_for_next_start(&mut self) {
+        tiers::spill_for_next_start(&self.jobs.running, &mut self.prefixes);
+    }
+
+    /// Number of blocks on their way to the disk.
+    pub fn unwritten_blocks(&self) -> usize {
+        self.prefixes.disk_stats().map_or(0, |disk| disk.writing)
+    }
+
+    /// Ends the requests that were never admitted.
+    pub fn fail_queued(&mut self, error: &RequestError) {
+        self.jobs.fail_queued(error, &mut self.prefixes.ram.cache);
+    }
+
+    /// Ends all requests.
+    pub fn fail_all(&mut self, error: &RequestError) {
+        self.jobs.fail_all(error, &mut self.prefixes.ram.cache);
     }
 
     /// Notifies the requests that finished in the last step. A separate call, so that the statistics can be updated
     /// first: a client that has its answer finds it counted.
     pub fn notify_finished(&mut self) {
-        self.results.notify_finished();
+        self.jobs.results.notify_finished();
     }
 
     /// True if no request is open, background requests included; idle jobs do not count.
     pub fn is_idle(&self) -> bool {
-        self.results.jobs().all(|(id, _)| self.idle.is_job(id))
+        self.jobs.results.jobs().all(|(id, _)| self.idle.is_job(id))
     }
 
     /// The phase of the current step; the thread that runs the steps records the rest.
@@ -287,46 +380,36 @@ impl Scheduler {
 
     /// The cache, for inspection.
     pub fn cache(&self) -> &Cache {
-        &self.ram.cache
+        &self.prefixes.ram.cache
     }
 
     /// Sequences that hold blocks.
     pub fn running(&self) -> usize {
-        self.running.len()
+        self.jobs.running.len()
     }
 
     /// Requests that were never admitted, except those of the background.
     pub fn queued(&self) -> usize {
-        let foreground = self.queue.new_requests().filter(|sequence| !sequence.is_background());
-        foreground.filter(|sequence| !self.idle.is_job(sequence.job)).count()
+        let new = self.jobs.queue.new_requests().filter(|sequence| !sequence.is_background());
+        new.filter(|sequence| !self.idle.is_job(sequence.job)).count()
     }
 
     /// Counters since the start.
     pub fn counters(&self) -> &Counters {
-        &self.results.counters
+        &self.jobs.results.counters
     }
 
     /// Mean time from admission to the end of a request; `None` until one has ended.
     pub fn mean_service(&self) -> Option<Duration> {
-        self.results.mean_service()
+        self.jobs.results.mean_service()
     }
 
     /// Requests submitted so far, except idle jobs.
     pub fn submitted(&self) -> u64 {
-        self.results.submitted() - self.idle.submitted
-    }
-
-    /// Statistics of the disk tier, if there is one.
-    pub fn disk_stats(&self) -> Option<DiskStats> {
-        self.disk.stats(self.config.block_bytes)
-    }
-
-    /// Statistics of the shared store, if there is one.
-    pub fn remote_stats(&self) -> Option<RemoteStats> {
-        self.disk.remote_stats()
+        self.jobs.results.submitted() - self.idle.submitted
     }
 
     pub(crate) fn now(&self) -> Duration {
-        (self.clock)()
+        self.prefixes.now()
     }
 }

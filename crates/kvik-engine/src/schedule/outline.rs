@@ -5,7 +5,7 @@ use kvik_cache::{
 };
 use rustc_hash::FxHashMap;
 
-use super::Scheduler;
+use super::prefixes::Prefixes;
 use crate::api::{NodeView, TreeNode};
 
 /// Maximum number of blocks whose identities are computed in one call, which bounds the delay of other requests.
@@ -46,7 +46,7 @@ impl Describing {
     }
 }
 
-impl Scheduler {
+impl Prefixes {
     /// Records a slice of the tree; returns whether there is another one.
     pub(crate) fn scan_outline(&self, scan: &mut OutlineScan) -> bool {
         self.ram.cache.scan_outline(scan)

@@ -1,18 +1,18 @@
 //! Predicts the cache hits of a request without running it.
 
+use kvik_cache::tier::{ByLevel, Level};
 use kvik_cache::{Match, StopReason, Token};
 
-use super::Scheduler;
-use super::disk::LowerTiers;
 use super::namespaces::{Place, Sharers};
 use super::prefix::common_prefix;
+use super::prefixes::Prefixes;
+use super::running::Running;
 use super::sequence::{Sequence, Sharing};
 use crate::api::{PinnedPrompt, Probe, Request, Wants};
 
-impl Scheduler {
-    /// The match that `request` would find if it were admitted now. The only change is that expired blocks are evicted,
-    /// as in every step.
-    pub fn probe(&mut self, request: &Request) -> Probe {
+impl Prefixes {
+    /// The match that `request` would find if it were admitted now, next to the running sequences.
+    pub(super) fn probe(&mut self, request: &Request, running: &Running) -> Probe {
         self.ram.cache.set_now(self.now());
         let prompt = &request.prompt;
         if let Some(probe) = self.probe_part(request) {
@@ -22,20 +22,20 @@ impl Scheduler {
         let is_wanted = request.max_tokens > 0 || request.wants != Wants::Text;
         let reuse_max = prompt.len() - usize::from(is_wanted);
         let (known, added) = match request.reuse {
-            false => (Match { tokens: 0, stop: StopReason::Private, evicted: None }, LowerTiers::default()),
+            false => (Match { tokens: 0, stop: StopReason::Private, evicted: None }, ByLevel::default()),
             true => {
                 let tenant = (request.tenant, Sharers::of(request));
                 let place = self.tenants.shared_place(tenant, prompt, &self.ram.cache);
-                self.lookup_disk(&place, prompt, self.lookup_ram(&place, prompt))
+                self.lookup_disk(&place, prompt, self.lookup_ram(&place, prompt, running))
             }
         };
         let known_tokens = known.tokens.min(reuse_max);
-        let added = added.at_most(known_tokens.saturating_sub(known.tokens - added.tokens()));
+        let added = added.at_most(known_tokens.saturating_sub(known.tokens - added.total()));
         Probe {
             prompt_tokens: prompt.len(),
             known_tokens,
-            host_tokens: added.host,
-            disk_tokens: added.disk,
+            loaded: added,
+            retokenised: request.retokenised_tokens(),
             stop: known.stop,
             evicted: known.evicted,
             at: self.now(),
@@ -53,8 +53,8 @@ impl Scheduler {
         cached.is_whole().then(|| Probe {
             prompt_tokens: prompt.len(),
             known_tokens: prefix,
-            host_tokens: 0,
-            disk_tokens: cached.disk,
+            loaded: ByLevel::of(Level::Disk, cached.disk),
+            retokenised: request.retokenised_tokens(),
             stop: StopReason::Retained,
             evicted: None,
             at: self.now(),
@@ -62,16 +62,16 @@ impl Scheduler {
     }
 
     /// The match of a prompt in RAM: the cache, and the running sequences.
-    fn lookup_ram(&self, place: &Place, prompt: &[Token]) -> Match {
+    fn lookup_ram(&self, place: &Place, prompt: &[Token], running: &Running) -> Match {
         let shares = |running: &&Sequence| Some(running.sharing) == place.id.map(Sharing::Namespace);
-        let sharers = self.running.iter().filter(shares);
+        let sharers = running.iter().filter(shares);
         lookup_running(sharers, prompt, place.lookup(prompt, &self.ram.cache))
     }
 
     /// The match of a prompt in RAM and on disk, and the tokens that the disk adds.
-    fn lookup_disk(&self, place: &Place, prompt: &[Token], ram: Match) -> (Match, LowerTiers) {
+    fn lookup_disk(&self, place: &Place, prompt: &[Token], ram: Match) -> (Match, ByLevel) {
         match ram.stop {
-            StopReason::Complete | StopReason::StillComputing => (ram, LowerTiers::default()),
+            StopReason::Complete | StopReason::StillComputing => (ram, ByLevel::default()),
             _ => self.disk.lookup(&place.roots, prompt, ram, self.now()),
         }
     }

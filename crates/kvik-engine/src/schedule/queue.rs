@@ -164,10 +164,14 @@ impl Queue {
         self.foreground().iter().any(|waiting| waiting.sequence.tenant == tenant)
     }
 
+    /// Whether a sequence waits for `load`.
+    pub(super) fn awaits_load(&self, load: SeqId) -> bool {
+        self.fetches().any(|fetch| fetch.waits_for(load))
+    }
+
     /// Whether only background sequences wait for `load`.
     pub(super) fn is_background_load(&self, load: SeqId) -> bool {
-        let waits = |waiting: &Waiting| waiting.fetch.waits_for(load);
-        self.waiting.iter().any(waits) && !self.foreground().iter().any(waits)
+        self.awaits_load(load) && !self.foreground().iter().any(|waiting| waiting.fetch.waits_for(load))
     }
 
     /// Number of sequences of a request.

@@ -2,18 +2,18 @@
 
 use kvik_cache::{Change, StoredBlocks};
 
-use super::Scheduler;
+use super::prefixes::Prefixes;
 use crate::api::{KvEvent, KvStored};
 
-impl Scheduler {
+impl Prefixes {
     /// Starts to record what happens to blocks of prompts with these salts, until it is
-    /// [taken](Scheduler::take_kv_events). Must be called before anything is computed.
+    /// [taken](Prefixes::take_kv_events). Must be called before anything is computed.
     pub fn tell(&mut self, salts: Vec<[u8; 16]>) {
         self.tenants.namespaces.tell(salts);
         self.ram.keep_journal();
     }
 
-    /// Returns the events since the last call, in order; empty unless [enabled](Scheduler::tell). The first event says
+    /// Returns the events since the last call, in order; empty unless [enabled](Prefixes::tell). The first event says
     /// that the cache is empty.
     pub fn take_kv_events(&mut self) -> Vec<KvEvent> {
         let cleared = self.ram.take_renewed().then_some(KvEvent::Cleared);

@@ -4,7 +4,9 @@
 use kvik_cache::NamespaceId;
 use rustc_hash::FxHashSet;
 
-use super::Scheduler;
+use super::idle::Idle;
+use super::jobs::Jobs;
+use super::prefixes::Prefixes;
 use super::sequence::{Sequence, Sharing};
 
 /// No namespaces are dropped below this number.
@@ -23,38 +25,39 @@ impl Default for Unused {
     }
 }
 
-impl Scheduler {
+impl Unused {
     /// Drops the namespaces that have nothing in RAM or on disk and that no part uses, when there are twice as many as
     /// were left the last time: so the amortised cost per request is constant.
-    pub(super) fn drop_unused_namespaces(&mut self) {
-        if self.ram.cache.namespaces() < self.unused.due {
+    pub(super) fn drop_namespaces(&mut self, jobs: &Jobs, prefixes: &mut Prefixes, idle: &Idle) {
+        if prefixes.ram.cache.namespaces() < self.due {
             return;
         }
-        let in_use = self.namespaces_in_use();
-        for dropped in self.ram.cache.drop_namespaces(|namespace| !in_use.contains(&namespace)) {
-            self.tenants.forget(dropped);
+        let in_use = namespaces_in_use(jobs, prefixes, idle);
+        let Prefixes { ram, disk, tenants, draft_model, .. } = prefixes;
+        for dropped in ram.cache.drop_namespaces(|namespace| !in_use.contains(&namespace)) {
+            tenants.forget(dropped);
         }
-        if let Some(model) = &mut self.draft_model {
-            let table = &self.tenants.namespaces;
-            model.keep_namespaces(|namespace| table.has(namespace));
+        disk.keep_ends(|namespace| tenants.namespaces.has(namespace));
+        if let Some(model) = draft_model {
+            model.keep_namespaces(|namespace| tenants.namespaces.has(namespace));
         }
-        self.unused.due = NAMESPACES_MIN.max(2 * self.ram.cache.namespaces());
+        self.due = NAMESPACES_MIN.max(2 * ram.cache.namespaces());
     }
+}
 
-    /// The namespaces whose ids are in use, and those that have blocks on disk.
-    fn namespaces_in_use(&self) -> FxHashSet<NamespaceId> {
-        let of = |sequence: &Sequence| match sequence.sharing {
-            Sharing::Namespace(id) | Sharing::Private(id) => id,
-        };
-        let stored = self.disk.continued();
-        let on_disk = self.tenants.namespaces.ids().filter(|(_, root)| stored.contains(root));
-        let sequences = self.queue.sequences().chain(self.running.iter()).map(of);
-        sequences
-            .chain(on_disk.map(|(id, _)| id))
-            .chain(self.tenants.public_namespaces())
-            .chain(self.disk.namespaces())
-            .chain(self.idle.namespaces())
-            .chain(self.kept_parts.namespaces())
-            .collect()
-    }
+/// The namespaces whose ids are in use, and those that have blocks on disk.
+fn namespaces_in_use(jobs: &Jobs, prefixes: &Prefixes, idle: &Idle) -> FxHashSet<NamespaceId> {
+    let of = |sequence: &Sequence| match sequence.sharing {
+        Sharing::Namespace(id) | Sharing::Private(id) => id,
+    };
+    let stored = prefixes.disk.continued();
+    let on_disk = prefixes.tenants.namespaces.ids().filter(|(_, root)| stored.contains(root));
+    let sequences = jobs.queue.sequences().chain(jobs.running.iter()).map(of);
+    sequences
+        .chain(on_disk.map(|(id, _)| id))
+        .chain(prefixes.tenants.public_namespaces())
+        .chain(prefixes.disk.namespaces())
+        .chain(idle.namespaces())
+        .chain(prefixes.kept_parts.namespaces())
+        .collect()
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 use kvik_cache::tier::{Record, SlotId};
 
 use super::StoreError;
-use super::directory::{Directory, Lock, Missing, open_private};
+use super::answer_log::{erase_answers, owner_of};
+use super::directory::{Directory, Lock, Locked, Missing, open_private};
 use super::format::Header;
 use super::recover::{read_superblock, scan};
 use super::slab::Slab;
@@ -45,25 +46,37 @@ pub fn erase_at_rest(
 ) -> Result<AtRest, StoreError> {
     let mut erased = AtRest::default();
     for directory in Directory::all(dir) {
-        match directory.lock() {
-            Ok(lock) => erase_in(&directory, lock, &mut pick, &mut erased)?,
-            Err(StoreError::InUse { .. }) => erased.in_use += 1,
-            Err(error) => return Err(error),
+        match directory.lock()? {
+            Locked::Here(lock) => erase_in(&directory, &lock, &mut pick, &mut erased)?,
+            Locked::Elsewhere(_) => erased.in_use += 1,
         }
     }
     Ok(erased)
 }
 
+/// Erases the generated answers of a tenant with this salt, or of all, beside the stores of a directory. Those that a
+/// process has open are its own to erase.
+///
+/// # Errors
+/// If a file cannot be changed.
+pub fn erase_answers_at_rest(dir: &Path, salt: Option<[u8; 16]>) -> Result<(), StoreError> {
+    let owner = salt.map(owner_of);
+    for path in Directory::all(dir).map(|directory| directory.answers()) {
+        erase_answers(&path, owner.as_ref()).map_err(StoreError::io(&path))?;
+    }
+    Ok(())
+}
+
 fn erase_in(
     directory: &Directory,
-    lock: Lock,
+    lock: &Lock,
     pick: &mut impl FnMut(Vec<(SlotId, Record)>) -> Picked,
     erased: &mut AtRest,
 ) -> Result<(), StoreError> {
     let Some(slab) = slab(directory) else { return Ok(()) };
     erased.stores += 1;
     let mut records = Vec::new();
-    scan(&slab.headers, slab.creation, slab.payload_bytes, u32::MAX, |slot, header| {
+    scan(&slab.headers, slab.location(SlotId(0)), 0..u32::MAX, |slot, header| {
         if let Header::Block { record, .. } = header {
             records.push((slot, record));
         }
@@ -71,8 +84,8 @@ fn erase_in(
     let (count, before) = (records.len(), directory.bytes());
     match pick(records) {
         Picked::All => {
-            drop((slab, lock));
-            directory.remove()?;
+            drop(slab);
+            directory.remove_files(lock)?;
             erased.blocks += count;
         }
         Picked::Slots(slots) => {
@@ -91,10 +104,6 @@ fn slab(directory: &Directory) -> Option<Slab> {
     let headers = open_private(&directory.headers(), Missing::Fail).ok()?;
     let payloads = open_private(&directory.payloads(), Missing::Fail).ok()?;
     let superblock = read_superblock(&headers).ok()?;
-    (superblock.payload_bytes <= PAYLOAD_BYTES_MAX).then_some(Slab {
-        headers,
-        payloads,
-        creation: superblock.creation,
-        payload_bytes: superblock.payload_bytes,
-    })
+    let is_sound = superblock.payload_bytes <= PAYLOAD_BYTES_MAX;
+    is_sound.then(|| Slab::new((headers, payloads), superblock.creation, superblock.payload_bytes))
 }

@@ -1,83 +1,59 @@
 //! The interface of a block store, as the scheduler uses it.
 
-use kvik_cache::Identity;
-use kvik_cache::tier::{Record, SlotId, Use};
+use std::path::PathBuf;
 
-use super::{Buffer, Completed, Store};
-use crate::stats::HostStats;
+use kvik_cache::Identity;
+use kvik_cache::tier::{Level, Record, SlotId, Use, Wear};
+
+use super::{Buffer, Completed};
+use crate::stats::{DiskRole, HostStats};
 
 /// Moves bytes of blocks to and from slots, in the background. No call waits for the disk.
 pub trait BlockStore: Send {
     /// Bytes of a slot.
     fn payload_bytes(&self) -> usize;
-    /// A buffer for a block; `None` while all are in use.
+    /// A buffer for a block, with unspecified bytes; `None` while all are in use, by the queues or by blocks that were read
+    /// and not yet dropped.
     fn buffer(&mut self) -> Option<Buffer>;
-    /// Writes a block that was placed in `slot`.
+    /// Writes a block into a slot, replacing its content. `record.identity` must be the child of `record.parent` with its
+    /// tokens. Completes with [`Completed::Written`].
     fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer);
-    /// Reads the block `identity` from `slot`.
+    /// Reads the block `identity` from a slot. Completes with [`Completed::Read`] and `ticket`.
     fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer);
-    /// Records a use of a stored block.
+    /// Records the use of a slot's block. A hint: it has no completion and may be lost.
     fn touch(&mut self, slot: SlotId, use_: Use);
-    /// Records whether a stored block is pinned.
+    /// Pins or unpins a slot's block, for the next start. Has no completion.
     fn pin(&mut self, slot: SlotId, pinned: bool);
-    /// Empties a slot and frees its disk space.
+    /// Erases the block of a slot and frees its disk space. Has no completion: [`erasing`](BlockStore::erasing) counts the
+    /// blocks that are not erased yet. On a failing disk it is retried until the store is dropped; the next start may find
+    /// the block again.
     fn erase(&mut self, slot: SlotId);
-    /// Number of slots that are to be emptied and may still hold their blocks.
+    /// Number of blocks that are to be erased and may still be there.
     fn erasing(&self) -> usize {
         0
     }
     /// Frees memory that serves only as a cache or a buffer.
     fn trim(&mut self) {}
-    /// Removes and returns the next completed operation.
+    /// The next completed operation, if any. Never waits.
     fn completed(&mut self) -> Option<Completed>;
+    /// Whether it writes. One that reads what another process writes drops writes, touches, pins and erasures.
+    fn role(&self) -> DiskRole {
+        DiskRole::Writer
+    }
+    /// The file beside it for answers as they were generated; `None` if nothing of it outlives the process.
+    fn answers(&self) -> Option<PathBuf> {
+        None
+    }
+    /// Bytes written to the disk so far.
+    fn wear(&self) -> Wear {
+        Wear::default()
+    }
     /// Statistics of its part in the host's memory, if blocks in use are in a device's memory.
     fn host(&self) -> Option<HostStats> {
         None
     }
-    /// Whether a slot is read from the host's memory.
-    fn is_in_host(&self, _: SlotId) -> bool {
-        false
-    }
-}
-
-impl BlockStore for Store {
-    fn payload_bytes(&self) -> usize {
-        Store::payload_bytes(self)
-    }
-
-    fn buffer(&mut self) -> Option<Buffer> {
-        Store::buffer(self)
-    }
-
-    fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
-        Store::write(self, slot, record, payload);
-    }
-
-    fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer) {
-        Store::read(self, ticket, slot, identity, into);
-    }
-
-    fn touch(&mut self, slot: SlotId, use_: Use) {
-        Store::touch(self, slot, use_);
-    }
-
-    fn pin(&mut self, slot: SlotId, pinned: bool) {
-        Store::pin(self, slot, pinned);
-    }
-
-    fn erase(&mut self, slot: SlotId) {
-        Store::erase(self, slot);
-    }
-
-    fn erasing(&self) -> usize {
-        Store::erasing(self)
-    }
-
-    fn trim(&mut self) {
-        Store::trim(self);
-    }
-
-    fn completed(&mut self) -> Option<Completed> {
-        Store::completed(self)
+    /// The tier that a slot is read from.
+    fn level(&self, _: SlotId) -> Level {
+        Level::Disk
     }
 }

@@ -1,7 +1,9 @@
 //! The directory of a store, one per model and KV format, with private files and a lock.
 //!
 //! ```text
-//! DIR/3f9a…e1.lock         locked by the process that uses 3f9a…e1; its mtime is the last use
+//! DIR/3f9a…e1.lock         locked by the process that writes 3f9a…e1, whose id it holds; its mtime is the last opening
+//! DIR/3f9a…e1.answers      answers as they were generated (`answer_log`)
+//! DIR/3f9a…e1.written      bytes written to it (`wear`)
 //! DIR/3f9a…e1/headers      superblock, then one header per slot
 //! DIR/3f9a…e1/payloads     one payload per slot
 //! ```
@@ -15,10 +17,12 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::StoreError;
-use super::system::{allocated_bytes, is_at, make_private_directories, private};
+use super::system::{allocated_bytes, is_at, make_private_directories, private, read_at, write_all_at};
 
 /// Hexadecimal digits of a fingerprint in a directory's name: 128 bits.
 const NAME_DIGITS: usize = 32;
+/// Maximum digits of a process id.
+const PID_BYTES_MAX: usize = 20;
 
 /// The paths of one store.
 #[derive(Debug, Clone)]
@@ -27,7 +31,16 @@ pub(super) struct Directory {
     name: String,
 }
 
-/// Held while a store is in use; dropping it unlocks.
+/// The result of trying to take a lock.
+#[derive(Debug)]
+pub(super) enum Locked {
+    /// This store holds it now.
+    Here(Lock),
+    /// Another one holds it: of this process, where it is known.
+    Elsewhere(Option<u32>),
+}
+
+/// Held by the store that writes; dropping it unlocks.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
@@ -73,6 +86,11 @@ impl Directory {
         self.root.join(&self.name).join("payloads")
     }
 
+    /// File of generated answers. It has a lock of its own, and is beside the directory as that of the directory is.
+    pub(super) fn answers(&self) -> PathBuf {
+        self.root.join(format!("{}.answers", self.name))
+    }
+
     /// Creates missing directories, accessible to this user only.
     pub(super) fn create(&self) -> Result<(), StoreError> {
         make_private_directories(&self.root).map_err(StoreError::io(&self.root))?;
@@ -84,22 +102,32 @@ impl Directory {
         make_private_directories(&path).map_err(StoreError::io(&path))
     }
 
-    /// Takes the lock and sets its time.
+    /// Takes the lock, unless another process or another store of this one holds it, and writes down who has it.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if another process, or another store of this process, holds it.
-    pub(super) fn lock(&self) -> Result<Lock, StoreError> {
+    /// If the file of the lock cannot be used.
+    pub(super) fn lock(&self) -> Result<Locked, StoreError> {
         let path = self.lock_path();
         make_private_directories(&self.root).map_err(StoreError::io(&self.root))?;
         let file = open_private(&path, Missing::Create).map_err(StoreError::io(&path))?;
         match file.try_lock() {
+            // Whoever removed the file in the meantime may have locked another one at its place.
+            Ok(()) if !is_at(&file, &path) => return Ok(Locked::Elsewhere(None)),
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path }),
+            Err(TryLockError::WouldBlock) => return Ok(Locked::Elsewhere(pid_in(&file))),
             Err(TryLockError::Error(source)) => return Err(StoreError::Io { path, source }),
         }
-        // If this fails, the store only looks older than it is.
+        // If one of these fails, the store only looks older than it is, or used by a process without a name.
         let _ = file.set_modified(SystemTime::now());
-        Ok(Lock { file, path })
+        let pid = std::process::id().to_string();
+        let _ = file.set_len(pid.len() as u64).and_then(|()| write_all_at(&file, pid.as_bytes(), 0));
+        Ok(Locked::Here(Lock { file, path }))
+    }
+
+    /// Whether its lock is held, and by which process as far as that is known. Takes nothing and creates nothing.
+    pub(super) fn is_held(&self) -> Option<Option<u32>> {
+        let file = open_private(&self.lock_path(), Missing::Fail).ok()?;
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| pid_in(&file))
     }
 
     /// When it was last opened; the epoch if that is unknown.
@@ -110,17 +138,30 @@ impl Directory {
 
     /// Allocated bytes of disk; the files are sparse.
     pub(super) fn bytes(&self) -> u64 {
-        allocated_bytes(&self.headers()) + allocated_bytes(&self.payloads())
+        [self.headers(), self.payloads(), self.answers()].iter().map(|path| allocated_bytes(path)).sum()
     }
 
-    /// Removes its files unless it is in use. The lock file stays: other processes may wait for it.
-    pub(super) fn remove(&self) -> Result<(), StoreError> {
-        let _lock = self.lock()?;
-        for path in [self.headers(), self.payloads()] {
+    /// Removes its files unless it is in use; returns whether it did. The lock file stays: other processes may wait for
+    /// it.
+    pub(super) fn remove(&self) -> Result<bool, StoreError> {
+        match self.lock()? {
+            Locked::Here(lock) => self.remove_files(&lock).map(|()| true),
+            Locked::Elsewhere(_) => Ok(false),
+        }
+    }
+
+    /// Removes its files, whose lock is held.
+    pub(super) fn remove_files(&self, _: &Lock) -> Result<(), StoreError> {
+        for path in [self.headers(), self.payloads(), self.answers()] {
             remove_file(&path).map_err(StoreError::io(&path))?;
         }
         let path = self.root.join(&self.name);
         fs::remove_dir(&path).map_err(StoreError::io(&path))
+    }
+
+    /// File of the bytes that were written.
+    pub(super) fn wear_path(&self) -> PathBuf {
+        self.root.join(format!("{}.written", self.name))
     }
 
     fn lock_path(&self) -> PathBuf {
@@ -136,10 +177,21 @@ impl Lock {
 }
 
 impl Drop for Lock {
-    /// Closing the file is not enough: a child process that is being started briefly holds a copy of it.
+    /// A lock that is not held names nobody and takes no disk; its time stays that of the opening.
     fn drop(&mut self) {
+        let opened = self.file.metadata().and_then(|found| found.modified());
+        let _ = self.file.set_len(0);
+        let _ = opened.and_then(|opened| self.file.set_modified(opened));
+        // Closing the file is not enough: a child process that is being started briefly holds a copy of it.
         let _ = self.file.unlock();
     }
+}
+
+/// The process id in the file of a lock. A process that has just taken the lock has not written it yet.
+fn pid_in(file: &File) -> Option<u32> {
+    let mut bytes = [0; PID_BYTES_MAX];
+    let length = read_at(file, &mut bytes, 0).ok()?;
+    std::str::from_utf8(&bytes[..length]).ok()?.trim().parse().ok()
 }
 
 /// Behaviour if the file is missing.

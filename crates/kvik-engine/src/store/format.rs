@@ -16,6 +16,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 pub(super) const VERSION: u32 = 1;
 /// Bytes before the first header.
 pub(super) const SUPERBLOCK_BYTES: usize = 4096;
+/// Where the ring of changes begins, which fills the rest of those bytes; see [`ChangeLog`](super::log::ChangeLog).
+pub(super) const LOG_OFFSET: usize = 128;
 /// Bytes of the header of one slot.
 pub(super) const HEADER_BYTES: usize = 256;
 /// Where a header's mutable part starts. It lies within one sector of 512 bytes.
@@ -76,7 +78,7 @@ struct RawSuperblock {
 }
 
 const RAW_SUPERBLOCK_BYTES: usize = size_of::<RawSuperblock>();
-const _: () = assert!(RAW_SUPERBLOCK_BYTES == 104 && RAW_SUPERBLOCK_BYTES <= SUPERBLOCK_BYTES);
+const _: () = assert!(RAW_SUPERBLOCK_BYTES == 104 && RAW_SUPERBLOCK_BYTES <= LOG_OFFSET);
 
 /// Why a superblock is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

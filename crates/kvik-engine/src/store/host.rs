@@ -5,14 +5,15 @@
 //! passed to the disk and leaves a copy. Without a disk, a slot is a part of this memory of the size of a block.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kvik_cache::Identity;
-use kvik_cache::tier::{IoFault, Record, SlotId, Use};
+use kvik_cache::tier::{IoFault, Level, Observed, Record, SlotId, Use, Wear};
 use rustc_hash::FxHashMap;
 
 use super::{BlockStore, Buffer, Buffers, Completed, Waker};
-use crate::stats::HostStats;
+use crate::stats::{DiskRole, HostStats};
 
 /// A store whose blocks are in the host's memory, as far as there is room.
 pub struct HostStore {
@@ -84,6 +85,14 @@ impl HostStore {
         Some(held.bytes)
     }
 
+    /// Drops the copy of a slot that holds another block now.
+    fn drop_other(&mut self, observed: &Observed) {
+        let identity = observed.record.map(|record| record.identity);
+        if self.held.get(&observed.slot).is_some_and(|held| Some(held.identity) != identity) {
+            self.drop_held(observed.slot);
+        }
+    }
+
     fn note_use(&mut self, slot: SlotId) {
         if let Some(held) = self.held.get_mut(&slot) {
             self.order.remove(&held.used);
@@ -110,6 +119,8 @@ impl HostStore {
                     self.keep(*slot, identity, buffer);
                 }
             }
+            Completed::Seen(seen) => seen.iter().for_each(|seen| self.drop_other(&seen.observed)),
+            Completed::TookOver => {}
         }
         completed
     }
@@ -176,6 +187,10 @@ impl BlockStore for HostStore {
         self.below.as_ref().map_or(0, |below| below.erasing())
     }
 
+    fn answers(&self) -> Option<PathBuf> {
+        self.below.as_ref().and_then(|below| below.answers())
+    }
+
     fn trim(&mut self) {
         match &mut self.below {
             Some(below) => below.trim(),
@@ -191,11 +206,22 @@ impl BlockStore for HostStore {
         Some(self.follow(completed))
     }
 
+    fn role(&self) -> DiskRole {
+        self.below.as_ref().map_or(DiskRole::Writer, |below| below.role())
+    }
+
+    fn wear(&self) -> Wear {
+        self.below.as_ref().map_or_else(Wear::default, |below| below.wear())
+    }
+
     fn host(&self) -> Option<HostStats> {
         Some(HostStats { blocks: self.blocks_max, used: self.held.len(), is_last: self.below.is_none() })
     }
 
-    fn is_in_host(&self, slot: SlotId) -> bool {
-        self.held.contains_key(&slot)
+    fn level(&self, slot: SlotId) -> Level {
+        match &self.below {
+            Some(below) if !self.held.contains_key(&slot) => below.level(slot),
+            _ => Level::Host,
+        }
     }
 }

@@ -11,16 +11,22 @@
 //!    completed ◄──────────────────┼─────────────┘         (docs/format.md)
 //! ```
 //!
+//! One store at a time writes the files of a directory. A store that finds them locked reads them, reports what the
+//! other one changes, and takes over when that has ended (`follow`).
+//!
 //! No call on the left waits for the disk, even if the disk never answers. [`Buffer`]s bound both queues and their
 //! memory: the number of queued writes per slot is bounded by the number of buffers, a slot is erased at most once
 //! between two writes, and only its last pin change is queued.
 
+pub(crate) mod answer_log;
 mod at_rest;
 mod block_store;
 mod buffers;
 mod directory;
+mod follow;
 mod format;
 mod host;
+mod log;
 mod neighbours;
 mod pins;
 mod recover;
@@ -31,32 +37,34 @@ mod system;
 mod tests;
 mod threads;
 mod waker;
+mod wear;
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use kvik_cache::Identity;
-use kvik_cache::tier::{IoFault, Record, Relation, SlotId, Use};
+use kvik_cache::tier::{IoFault, Observed, Record, Relation, SlotId, Use, Wear};
 
-pub use at_rest::{AtRest, Picked, erase_at_rest};
+pub use at_rest::{AtRest, Picked, erase_answers_at_rest, erase_at_rest};
 pub use block_store::BlockStore;
 pub use buffers::{Buffer, Buffers};
 pub use host::HostStore;
-pub use neighbours::bytes_allowed;
+pub use neighbours::{bytes_allowed, writers};
 pub use waker::Waker;
+pub use wear::wear;
 
-use directory::Directory;
+use crate::stats::DiskRole;
+use directory::{Directory, Lock, Locked};
+use follow::{Follower, Looked};
 use neighbours::{DiskBudget, store_bytes};
-use pins::Pins;
 use recover::{Geometry, Recovered};
 use slab::slot_bytes;
-use threads::{Backoff, Change, ReadRequest, Shared, Writer};
+use threads::{Change, ReadRequest, Shared, Writer};
 
 /// Maximum slots of a store: 256 MiB of headers are read at the start.
 const SLOTS_MAX: u32 = 1 << 20;
@@ -64,6 +72,8 @@ const SLOTS_MAX: u32 = 1 << 20;
 const TOUCHES_MAX: usize = 8192;
 /// Two readers let an SSD work on one read while the checksum of another is computed.
 const READERS: usize = 2;
+/// Minimum interval at which a store that another process writes is looked at while the engine works.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long dropping a store waits for its queued writes.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
@@ -103,38 +113,43 @@ pub struct Opened {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Completed {
-    /// Completes [`Store::write`].
+    /// Completes [`BlockStore::write`].
     Written {
         /// The written slot; it holds no block after a fault.
         slot: SlotId,
         /// Time it took, without the wait in the queue.
         result: Result<Duration, IoFault>,
     },
-    /// Completes [`Store::read`].
+    /// Completes [`BlockStore::read`].
     Read {
-        /// As given to [`Store::read`].
+        /// As given to [`BlockStore::read`].
         ticket: u64,
         /// The slot that was read.
         slot: SlotId,
         /// The block's bytes, and the time it took without the wait in the queue.
         result: Result<(Buffer, Duration), IoFault>,
     },
+    /// Slots that another process, which writes the store, has changed.
+    Seen(Vec<ChangedSlot>),
+    /// The store writes from now on: the other process has ended, and all slots were [`Seen`](Completed::Seen) as they
+    /// are.
+    TookOver,
+}
+
+/// A slot that another process has changed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ChangedSlot {
+    /// Its content.
+    pub observed: Observed,
+    /// Whether the block that it held was erased, and must not be used wherever there is a copy of it; otherwise it had
+    /// to make room. If that cannot be known, it counts as erased.
+    pub is_erased: bool,
 }
 
 /// Why a store cannot be opened. A server then runs without it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Another process uses the store of this model and KV format.
-    #[error(
-        "{} is in use by another process, or by another model that is open in this one; give each a directory of its own, \
-         or close the other first",
-        path.display()
-    )]
-    InUse {
-        /// The lock.
-        path: PathBuf,
-    },
     /// The directory or a file in it cannot be created or used.
     #[error("{}: {source}; choose a directory that can be written", path.display())]
     Io {
@@ -165,12 +180,18 @@ impl StoreError {
 /// Blocks on disk. One thread uses the store, and no call blocks it; dropping the store waits at most
 /// two seconds for queued writes.
 ///
+/// As long as another store writes the same files, this one only reads: it writes, touches, pins and erases nothing.
+///
 /// The caller ensures that a slot is read only after its write has completed, and written only after
 /// its reads have.
 pub struct Store {
     buffers: Buffers,
     shared: Arc<Shared>,
     completed: Receiver<Completed>,
+    /// Whether this store writes, and not another one.
+    writes: bool,
+    /// When it was last looked at what another one has written.
+    looked: Instant,
     /// `None` only while the store is being dropped.
     queues: Option<Queues>,
     threads: Vec<JoinHandle<()>>,
@@ -186,69 +207,102 @@ struct Queues {
 
 impl Store {
     /// Opens or creates the store of a model and KV format, and starts its threads. They call `wake` whenever
-    /// an operation has [`completed`](Store::completed).
+    /// an operation has [`completed`](BlockStore::completed). If another process, or another store of this one, writes it
+    /// already, it is opened for reading, at once.
     ///
     /// # Errors
-    /// If another process uses it, if files cannot be created, or if no block would fit. The content
-    /// of existing files is never an error: files that cannot be read are replaced.
+    /// If files cannot be created, or if no block would fit. The content of existing files is never an error: files that
+    /// cannot be read are replaced.
     pub fn open(config: &StoreConfig, wake: impl Fn() + Send + Sync + 'static) -> Result<Opened, StoreError> {
         let geometry = geometry(config)?;
         let directory = Directory::new(&config.dir, &geometry.fingerprint);
-        let lock = directory.lock()?;
+        let (slab, records, notes, begun) = match directory.lock()? {
+            Locked::Here(lock) => {
+                let Recovered { slab, records, written, notes } = recover::open(&directory, &geometry)?;
+                (Some(slab), records, notes, Begun::Writing(lock, written))
+            }
+            Locked::Elsewhere(pid) => {
+                let Looked { slab, records, seen } = follow::look(&directory, &geometry);
+                (slab, records, Vec::new(), Begun::Reading { pid, seen })
+            }
+        };
         let related = neighbours::content_keys(&directory, &config.model);
-        let Recovered { slab, records, written, notes } = recover::open(&directory, &geometry)?;
         let (sender, completed) = channel();
-        let shared = Arc::new(Shared {
-            slab: RwLock::new(Arc::new(slab)),
-            completed: sender,
-            wake: Box::new(wake),
-            touches: AtomicUsize::new(0),
-            pins: Pins::default(),
-            erasing: AtomicUsize::new(0),
-            abandoned: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(directory, slab, sender, Box::new(wake)));
         let (changes, changes_waiting) = channel();
-        let writer = Writer {
-            shared: Arc::clone(&shared),
-            changes: changes_waiting,
-            budget: DiskBudget::new(directory.clone(), config.bytes_max),
-            directory,
-            geometry,
-            lock,
-            written_count: written.iter().map(|&written| u32::from(written)).sum(),
-            written,
-            outdated: BTreeSet::new(),
-            unerased: BTreeSet::new(),
-            backoff: Backoff::default(),
-            seen: Instant::now(),
+        let ends = (Arc::clone(&shared), changes_waiting);
+        let (writes, role) = match begun {
+            Begun::Writing(lock, written) => {
+                let budget = DiskBudget::new(shared.directory.clone(), config.bytes_max);
+                (true, Role::Writes(Box::new(Writer::new(ends, geometry, (lock, budget), written))))
+            }
+            Begun::Reading { pid, seen } => {
+                let layout = (geometry, config.bytes_max);
+                (false, Role::Follows(Follower::new(ends, layout, pid, (&records, seen))))
+            }
         };
         let (reads, reads_waiting) = channel();
-        let (threads, ended) = start(writer, &shared, reads_waiting).map_err(StoreError::io(&config.dir))?;
+        let (threads, ended) = start(role, &shared, reads_waiting).map_err(StoreError::io(&config.dir))?;
         let buffers = Buffers::new(config.buffers, config.payload_bytes);
         let queues = Some(Queues { changes, reads });
-        let store = Store { buffers, shared, completed, queues, threads, ended };
+        let looked = Instant::now();
+        let store = Store { buffers, shared, completed, writes, looked, queues, threads, ended };
         Ok(Opened { store, slots: geometry.slots, records, notes, related })
     }
 
-    /// Bytes of a slot.
-    pub fn payload_bytes(&self) -> usize {
+    /// Asks for what another process has written in the meantime, unless that was done a moment ago.
+    fn look(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.looked) >= LOOK_INTERVAL
+            && !self.shared.is_look_queued.swap(true, Ordering::AcqRel)
+        {
+            self.looked = now;
+            let _ = self.changes().send(Change::Look);
+        }
+    }
+
+    /// Queues a change; returns `false` if another store writes, or the writer has ended.
+    fn send(&self, change: Change) -> bool {
+        self.writes && self.changes().send(change).is_ok()
+    }
+
+    fn changes(&self) -> &Sender<Change> {
+        &self.queues.as_ref().expect("the queues exist until the store is dropped").changes
+    }
+}
+
+impl BlockStore for Store {
+    fn answers(&self) -> Option<PathBuf> {
+        Some(self.shared.directory.answers())
+    }
+
+    fn wear(&self) -> Wear {
+        self.shared.wear()
+    }
+
+    fn role(&self) -> DiskRole {
+        match self.writes {
+            true => DiskRole::Writer,
+            false => {
+                let pid = self.shared.writer_pid.load(Ordering::Relaxed);
+                DiskRole::Reader { of: Some(pid).filter(|&pid| pid != 0) }
+            }
+        }
+    }
+
+    fn payload_bytes(&self) -> usize {
         self.buffers.payload_bytes()
     }
 
-    /// A buffer for one block, with unspecified bytes. `None` while all are in use, by the queues or by
-    /// blocks that were read and not yet dropped.
-    pub fn buffer(&mut self) -> Option<Buffer> {
+    fn buffer(&mut self) -> Option<Buffer> {
         self.buffers.take()
     }
 
-    /// Frees the memory of buffers that are not in use.
-    pub fn trim(&mut self) {
+    fn trim(&mut self) {
         self.buffers.trim();
     }
 
-    /// Writes a block into a slot, replacing its content. `record.identity` must be the child of
-    /// `record.parent` with its tokens. Completes with [`Completed::Written`].
-    pub fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
+    fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
         self.shared.pins.forget(slot);
         let change = Change::Write { slot, record: *record, payload };
         if !self.send(change) {
@@ -256,8 +310,7 @@ impl Store {
         }
     }
 
-    /// Reads the block `identity` from a slot. Completes with [`Completed::Read`] and `ticket`.
-    pub fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer) {
+    fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer) {
         let read = ReadRequest { ticket, slot, identity, into };
         let queues = self.queues.as_ref().expect("the queues exist until the store is dropped");
         if queues.reads.send(read).is_err() {
@@ -265,8 +318,7 @@ impl Store {
         }
     }
 
-    /// Records the use of a slot's block. A hint: it has no completion and may be lost.
-    pub fn touch(&mut self, slot: SlotId, use_: Use) {
+    fn touch(&mut self, slot: SlotId, use_: Use) {
         if self.shared.touches.fetch_add(1, Ordering::Relaxed) >= TOUCHES_MAX
             || !self.send(Change::Touch { slot, use_ })
         {
@@ -274,18 +326,17 @@ impl Store {
         }
     }
 
-    /// Pins or unpins a slot's block on disk, for the next start. Has no completion.
-    pub fn pin(&mut self, slot: SlotId, pinned: bool) {
+    fn pin(&mut self, slot: SlotId, pinned: bool) {
+        if !self.writes {
+            return;
+        }
         if let Some(number) = self.shared.pins.want(slot, pinned) {
             // If the writer has ended, it has logged why.
             self.send(Change::Pin { slot, number });
         }
     }
 
-    /// Erases the block of a slot and frees its disk space. Has no completion: [`erasing`](Store::erasing) counts the
-    /// blocks that are not erased yet. On a failing disk it is retried until the store is dropped; the next start may
-    /// find the block again.
-    pub fn erase(&mut self, slot: SlotId) {
+    fn erase(&mut self, slot: SlotId) {
         self.shared.pins.forget(slot);
         self.shared.erasing.fetch_add(1, Ordering::AcqRel);
         if !self.send(Change::Erase { slot }) {
@@ -293,21 +344,32 @@ impl Store {
         }
     }
 
-    /// Number of blocks that are to be erased and may still be in the files.
-    pub fn erasing(&self) -> usize {
+    fn erasing(&self) -> usize {
         self.shared.erasing.load(Ordering::Acquire)
     }
 
-    /// The next completed operation, if any. Never waits.
-    pub fn completed(&mut self) -> Option<Completed> {
-        self.completed.try_recv().ok()
+    fn completed(&mut self) -> Option<Completed> {
+        if !self.writes {
+            self.look();
+        }
+        let completed = self.completed.try_recv().ok()?;
+        self.writes |= matches!(completed, Completed::TookOver);
+        Some(completed)
     }
+}
 
-    /// Queues a change; returns `false` if the writer has ended.
-    fn send(&self, change: Change) -> bool {
-        let queues = self.queues.as_ref().expect("the queues exist until the store is dropped");
-        queues.changes.send(change).is_ok()
-    }
+/// How a store begins.
+enum Begun {
+    /// It holds the lock. For each slot, whether it was written before.
+    Writing(Lock, Vec<bool>),
+    /// Another one holds the lock: this process, if it is known. Changes up to number `seen` are known.
+    Reading { pid: Option<u32>, seen: u64 },
+}
+
+/// The thread that changes the files, or follows the process that does.
+enum Role {
+    Writes(Box<Writer>),
+    Follows(Follower),
 }
 
 /// The required layout of the files, and how many slots fit into the allowed bytes.
@@ -324,9 +386,9 @@ fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
     Ok(Geometry { fingerprint, model: config.model, payload_bytes, slots })
 }
 
-/// Starts the writer and the readers. The receiver disconnects when all have ended.
+/// Starts the writer or follower and the readers. The receiver disconnects when all have ended.
 fn start(
-    writer: Writer,
+    role: Role,
     shared: &Arc<Shared>,
     reads: Receiver<ReadRequest>,
 ) -> std::io::Result<(Vec<JoinHandle<()>>, Receiver<Infallible>)> {
@@ -342,7 +404,13 @@ fn start(
     }
     threads.push(Builder::new().name("kvik-store-write".to_owned()).spawn(move || {
         let _alive: Sender<Infallible> = alive;
-        writer.write_all();
+        let writer = match role {
+            Role::Writes(writer) => Some(*writer),
+            Role::Follows(follower) => follower.follow(),
+        };
+        if let Some(writer) = writer {
+            writer.write_all();
+        }
     })?);
     Ok((threads, ended))
 }

@@ -1,11 +1,11 @@
-//! The other stores in the same directory: their content keys, and their removal when space is short.
+//! The other stores in the same directory: their content keys, their writers, and their removal when space is short.
 
 use std::path::Path;
 
 use kvik_cache::tier::{Relation, SlotId};
 
 use super::directory::{Directory, Missing, open_private};
-use super::format::{HEADER_BYTES, Header};
+use super::format::{HEADER_BYTES, Header, HeaderLocation, Superblock};
 use super::recover::{read_superblock, scan};
 use super::slab::header_offset;
 use super::system::free_bytes;
@@ -31,6 +31,14 @@ pub fn bytes_allowed(root: &Path) -> std::io::Result<u64> {
     Ok(free.saturating_add(held) / FREE_SHARE)
 }
 
+/// The processes that write stores under `root` now, `None` for one whose id is not known.
+pub fn writers(root: &Path) -> Vec<Option<u32>> {
+    let mut writers: Vec<Option<u32>> = Directory::all(root).filter_map(|store| store.is_held()).collect();
+    writers.sort_unstable();
+    writers.dedup();
+    writers
+}
+
 /// The neighbours of `own`, least recently used first.
 fn neighbours(own: &Directory) -> Vec<Directory> {
     let mut stores: Vec<_> = Directory::all(own.root()).filter(|store| store.name() != own.name()).collect();
@@ -50,7 +58,9 @@ pub(super) fn content_keys(own: &Directory, model: &[u8; 32]) -> Vec<(Relation, 
             true => Relation::OtherKvFormat,
             false => Relation::OtherModel,
         };
-        scan(&headers, superblock.creation, superblock.payload_bytes, unread, |_, header| {
+        let Superblock { creation, payload_bytes, .. } = superblock;
+        let file = HeaderLocation { creation, slot: SlotId(0), payload_bytes };
+        scan(&headers, file, 0..unread, |_, header| {
             unread -= 1;
             if let Header::Block { record, .. } = header {
                 found.push((relation, record.content_key));
@@ -96,7 +106,7 @@ fn make_room(own: &Directory, bytes: u64) -> u64 {
     let sizes: Vec<u64> = stores.iter().map(Directory::bytes).collect();
     let mut held: u64 = sizes.iter().sum();
     for (store, store_bytes) in stores.iter().zip(sizes) {
-        if held > bytes && store_bytes > 0 && store.remove().is_ok() {
+        if held > bytes && store_bytes > 0 && matches!(store.remove(), Ok(true)) {
             tracing::info!("disk cache: removed {} to make room ({store_bytes} bytes)", store.name());
             held -= store_bytes;
         }

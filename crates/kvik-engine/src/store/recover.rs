@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use kvik_cache::tier::{Record, SlotId};
@@ -13,9 +14,7 @@ use rustc_hash::FxHashSet;
 
 use super::StoreError;
 use super::directory::{Directory, Missing, open_private, replace_file};
-use super::format::{
-    HEADER_BYTES, Header, HeaderLocation, PAYLOAD_ALIGN, SUPERBLOCK_BYTES, Superblock, SuperblockError,
-};
+use super::format::{HEADER_BYTES, Header, HeaderLocation, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use super::slab::{Slab, header_offset};
 use super::system::{read_at, read_exact_at, write_all_at};
 
@@ -50,7 +49,12 @@ pub(super) struct Recovered {
 pub(super) fn open(directory: &Directory, geometry: &Geometry) -> Result<Recovered, StoreError> {
     directory.create()?;
     match open_existing(directory, geometry) {
-        Ok(slab) => Ok(read_records(slab, geometry)),
+        Ok(slab) => {
+            truncate(&slab.headers, header_offset(SlotId(geometry.slots)));
+            truncate(&slab.payloads, slab.payload_offset(SlotId(geometry.slots)));
+            slab.log.skip(&slab.headers);
+            Ok(read_records(slab, geometry))
+        }
         Err(reason) => {
             let notes =
                 reason.map(|reason| format!("disk cache {}: {reason}; starting empty", directory.name()));
@@ -61,9 +65,8 @@ pub(super) fn open(directory: &Directory, geometry: &Geometry) -> Result<Recover
     }
 }
 
-/// The existing files if they have the layout, truncated to the configured slots; otherwise the reason,
-/// or `None` if there are none.
-fn open_existing(directory: &Directory, geometry: &Geometry) -> Result<Slab, Option<String>> {
+/// The existing files if they have the layout; otherwise the reason, or `None` if there are none.
+pub(super) fn open_existing(directory: &Directory, geometry: &Geometry) -> Result<Slab, Option<String>> {
     let open = |path: &Path| {
         open_private(path, Missing::Fail).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => None,
@@ -81,9 +84,7 @@ fn open_existing(directory: &Directory, geometry: &Geometry) -> Result<Slab, Opt
     if (found.fingerprint, found.payload_bytes) != (geometry.fingerprint, geometry.payload_bytes) {
         return Err(Some("the file is of another model or has blocks of another size".to_owned()));
     }
-    truncate(&headers, header_offset(SlotId(geometry.slots)));
-    truncate(&payloads, u64::from(geometry.slots) * found.payload_bytes.next_multiple_of(PAYLOAD_ALIGN));
-    Ok(Slab { headers, payloads, creation: found.creation, payload_bytes: found.payload_bytes })
+    Ok(Slab::new((headers, payloads), found.creation, found.payload_bytes))
 }
 
 /// Truncates a longer file to `length`. A failure wastes disk space and is otherwise harmless.
@@ -110,14 +111,15 @@ fn create(directory: &Directory, geometry: &Geometry) -> Result<Slab, StoreError
     let creation = RandomState::new().hash_one(fingerprint);
     let superblock = Superblock { fingerprint, model, payload_bytes, creation };
     write_all_at(&headers, &superblock.encode(), 0).map_err(StoreError::io(&directory.headers()))?;
-    Ok(Slab { headers, payloads, creation, payload_bytes })
+    Ok(Slab::new((headers, payloads), creation, payload_bytes))
 }
 
-fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
+/// Reads all headers.
+pub(super) fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
     let mut records = Vec::new();
     let mut written = vec![false; geometry.slots as usize];
     let mut known = FxHashSet::default();
-    scan(&slab.headers, slab.creation, slab.payload_bytes, geometry.slots, |slot, header| {
+    scan(&slab.headers, slab.location(SlotId(0)), 0..geometry.slots, |slot, header| {
         written[slot.index()] = header != Header::Nothing;
         // A second slot with the same block counts as vacant.
         if let Header::Block { record, .. } = header
@@ -129,24 +131,25 @@ fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
     Recovered { slab, records, written, notes: Vec::new() }
 }
 
-/// Reads the headers of at most `slots` slots in order. Skips headers that cannot be read.
+/// Reads the headers of these slots in order, as far as there are any; `file` says where they lie. Skips headers that
+/// cannot be read.
 pub(super) fn scan(
     headers: &File,
-    creation: u64,
-    payload_bytes: u64,
-    slots: u32,
+    file: HeaderLocation,
+    slots: Range<u32>,
     mut found: impl FnMut(SlotId, Header),
 ) {
     let length = headers.metadata().map_or(0, |file| file.len());
     let held = length.saturating_sub(header_offset(SlotId(0))) / HEADER_BYTES as u64;
-    let slots = u32::try_from(held).map_or(slots, |held| held.min(slots));
-    let mut bytes = vec![0; HEADERS_PER_READ.min(slots) as usize * HEADER_BYTES];
-    for first in (0..slots).step_by(HEADERS_PER_READ as usize) {
-        let count = (slots - first).min(HEADERS_PER_READ) as usize;
+    let end = u32::try_from(held).map_or(slots.end, |held| held.min(slots.end));
+    let count_max = HEADERS_PER_READ.min(end.saturating_sub(slots.start));
+    let mut bytes = vec![0; count_max as usize * HEADER_BYTES];
+    for first in (slots.start..end).step_by(HEADERS_PER_READ as usize) {
+        let count = (end - first).min(HEADERS_PER_READ) as usize;
         let wanted = &mut bytes[..count * HEADER_BYTES];
         let length = read_up_to(headers, wanted, header_offset(SlotId(first)));
         for (slot, header) in (first..).map(SlotId).zip(wanted[..length].as_chunks().0) {
-            found(slot, Header::decode(header, HeaderLocation { creation, slot, payload_bytes }));
+            found(slot, Header::decode(header, HeaderLocation { slot, ..file }));
         }
     }
 }

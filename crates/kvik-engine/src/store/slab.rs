@@ -3,7 +3,8 @@
 //! A slot is written in three phases: a vacant header, the payload, the block's header. Nothing is
 //! flushed: after a kill the system still has every completed write; after a power loss any part of
 //! it may be missing, and a torn record fails its checksum and is a miss.
-//! The caller ensures that a slot is not read while it is written.
+//! The caller ensures that a slot is not read while it is written; another process may read it, and then finds that the
+//! bytes do not belong to the header.
 
 use std::fs::File;
 use std::io;
@@ -16,6 +17,7 @@ use super::format::{
     HEADER_BYTES, Header, HeaderLocation, PAYLOAD_ALIGN, PayloadChecksum, SUPERBLOCK_BYTES, USE_OFFSET,
     encode_use,
 };
+use super::log::{ChangeLog, Noted};
 use super::system::{is_at, punch_hole, read_exact_at, write_all_at};
 
 /// Bytes that are read at once, then hashed while they are still in the core's L2 cache.
@@ -30,6 +32,8 @@ pub(super) struct Slab {
     pub(super) creation: u64,
     /// Bytes of one payload.
     pub(super) payload_bytes: u64,
+    /// What other processes are told of changes.
+    pub(super) log: ChangeLog,
 }
 
 /// Bytes of disk of one slot: its header, and its payload rounded up to pages.
@@ -38,10 +42,22 @@ pub(super) fn slot_bytes(payload_bytes: u64) -> u64 {
 }
 
 impl Slab {
+    /// The open files of headers and payloads.
+    pub(super) fn new((headers, payloads): (File, File), creation: u64, payload_bytes: u64) -> Slab {
+        let log = ChangeLog::of(&headers);
+        Slab { headers, payloads, creation, payload_bytes, log }
+    }
+
     /// Writes a block. After a failure the slot holds none.
     pub(super) fn write(&self, slot: SlotId, record: &Record, payload: &[u8]) -> io::Result<()> {
         debug_assert_eq!(payload.len() as u64, self.payload_bytes);
         debug_assert_eq!(record.parent.child(record.tokens.as_slice()), record.identity);
+        let written = self.write_phases(slot, record, payload);
+        self.note(slot, false);
+        written
+    }
+
+    fn write_phases(&self, slot: SlotId, record: &Record, payload: &[u8]) -> io::Result<()> {
         self.vacate(slot)?;
         write_all_at(&self.payloads, payload, self.payload_offset(slot))?;
         let mut sum = PayloadChecksum::new(&record.identity);
@@ -77,6 +93,12 @@ impl Slab {
     /// Erases the slot's block and deallocates its bytes; returns whether they were deallocated. The header is written
     /// last: a block whose payload is partly erased fails its checksum.
     pub(super) fn erase(&self, slot: SlotId) -> io::Result<bool> {
+        let erased = self.erase_phases(slot);
+        self.note(slot, true);
+        erased
+    }
+
+    fn erase_phases(&self, slot: SlotId) -> io::Result<bool> {
         let length = self.payload_bytes.next_multiple_of(PAYLOAD_ALIGN);
         let is_given_back = punch_hole(&self.payloads, self.payload_offset(slot), length)?;
         match is_given_back {
@@ -91,7 +113,9 @@ impl Slab {
         match self.header(slot)? {
             Header::Block { record, checksum } => {
                 let record = Record { pinned, ..record };
-                self.write_header(slot, Header::Block { record, checksum })
+                let written = self.write_header(slot, Header::Block { record, checksum });
+                self.note(slot, false);
+                written
             }
             _ => Ok(()),
         }
@@ -108,7 +132,12 @@ impl Slab {
         is_at(&self.headers, &directory.headers()) && is_at(&self.payloads, &directory.payloads())
     }
 
-    fn header(&self, slot: SlotId) -> io::Result<Header> {
+    fn note(&self, slot: SlotId, is_erased: bool) {
+        self.log.note(&self.headers, Noted { slot, is_erased });
+    }
+
+    /// Reads the header of a slot.
+    pub(super) fn header(&self, slot: SlotId) -> io::Result<Header> {
         let mut bytes = [0; HEADER_BYTES];
         read_exact_at(&self.headers, &mut bytes, header_offset(slot))?;
         Ok(Header::decode(&bytes, self.location(slot)))
@@ -118,11 +147,13 @@ impl Slab {
         write_all_at(&self.headers, &header.encode(self.location(slot)), header_offset(slot))
     }
 
-    fn location(&self, slot: SlotId) -> HeaderLocation {
+    /// Where the header of a slot lies.
+    pub(super) fn location(&self, slot: SlotId) -> HeaderLocation {
         HeaderLocation { creation: self.creation, slot, payload_bytes: self.payload_bytes }
     }
 
-    fn payload_offset(&self, slot: SlotId) -> u64 {
+    /// Where the payload of a slot begins.
+    pub(super) fn payload_offset(&self, slot: SlotId) -> u64 {
         u64::from(slot.0) * self.payload_bytes.next_multiple_of(PAYLOAD_ALIGN)
     }
 }

@@ -1,24 +1,26 @@
-//! The threads of a store: one writer, which keeps the order of its queue, and two readers.
+//! The threads of a store: one writer, which keeps the order of its queue, and two readers. Where another process
+//! writes, `follow` stands in the writer's place until that has ended.
 //!
 //! Only these threads wait for the disk. They put completed operations into a queue and wake the engine. They end when
 //! the store is dropped.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use kvik_cache::Identity;
-use kvik_cache::tier::{IoFault, Record, SlotId, Use};
+use kvik_cache::tier::{IoFault, Record, SlotId, Use, Wear};
 
 use super::buffers::Buffer;
-use super::directory::{Directory, Lock};
+use super::directory::{Directory, Lock, Locked};
 use super::neighbours::{DiskBudget, store_bytes};
 use super::pins::Pins;
 use super::recover::{Geometry, open};
 use super::slab::{Slab, fault, slot_bytes};
+use super::wear::{WearFile, wear};
 use super::{Completed, StoreError};
 
 /// How often the writer checks that its files are still at their paths.
@@ -39,6 +41,8 @@ pub(super) enum Change {
     Pin { slot: SlotId, number: u64 },
     /// Erase a slot's block.
     Erase { slot: SlotId },
+    /// Look for what another process has written.
+    Look,
 }
 
 /// A command to a reader.
@@ -51,8 +55,15 @@ pub(super) struct ReadRequest {
 
 /// State shared by the threads and the store.
 pub(super) struct Shared {
-    /// The writer replaces it if the files were removed.
-    pub(super) slab: RwLock<Arc<Slab>>,
+    pub(super) directory: Directory,
+    /// The writer replaces it if the files were removed; `None` while another process has not created them.
+    pub(super) slab: RwLock<Option<Arc<Slab>>>,
+    /// Whether another process writes, which may remove or replace the files.
+    pub(super) follows: AtomicBool,
+    /// Its id; 0 if that is unknown.
+    pub(super) writer_pid: AtomicU32,
+    /// Whether a [`Change::Look`] is queued.
+    pub(super) is_look_queued: AtomicBool,
     pub(super) completed: Sender<Completed>,
     pub(super) wake: Box<dyn Fn() + Send + Sync>,
     /// Touches in the queue; beyond a limit they are dropped, because they are hints.
@@ -60,13 +71,58 @@ pub(super) struct Shared {
     pub(super) pins: Pins,
     /// Slots to erase that are not erased yet.
     pub(super) erasing: AtomicUsize,
+    /// Bytes written to all stores of the directory.
+    wear: Mutex<Wear>,
     /// Set when the dropped store no longer waits for the threads.
     pub(super) abandoned: AtomicBool,
 }
 
 impl Shared {
-    fn slab(&self) -> Arc<Slab> {
-        Arc::clone(&self.slab.read().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn new(
+        directory: Directory,
+        slab: Option<Slab>,
+        completed: Sender<Completed>,
+        wake: Box<dyn Fn() + Send + Sync>,
+    ) -> Shared {
+        Shared {
+            wear: Mutex::new(wear(directory.root())),
+            directory,
+            slab: RwLock::new(slab.map(Arc::new)),
+            follows: AtomicBool::new(false),
+            writer_pid: AtomicU32::new(0),
+            is_look_queued: AtomicBool::new(false),
+            completed,
+            wake,
+            touches: AtomicUsize::new(0),
+            pins: Pins::default(),
+            erasing: AtomicUsize::new(0),
+            abandoned: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn wear(&self) -> Wear {
+        *self.wear.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_wear(&self, wear: Wear) {
+        *self.wear.lock().unwrap_or_else(PoisonError::into_inner) = wear;
+    }
+
+    pub(super) fn slab(&self) -> Option<Arc<Slab>> {
+        self.slab.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_slab(&self, slab: Option<Arc<Slab>>) {
+        *self.slab.write().unwrap_or_else(PoisonError::into_inner) = slab;
+    }
+
+    /// Reads a block. Of files that another process has removed or replaced, nothing is read.
+    fn read(&self, slot: SlotId, identity: Identity, into: &mut Buffer) -> Result<(), IoFault> {
+        let slab = self.slab().ok_or(IoFault::Corrupt)?;
+        if self.follows.load(Ordering::Acquire) && !slab.is_at(&self.directory) {
+            return Err(IoFault::Corrupt);
+        }
+        slab.read(slot, identity, into)
     }
 
     /// Queues a completion and wakes the engine. A dropped store ignores it.
@@ -84,34 +140,59 @@ pub(super) fn read_all(shared: &Shared, reads: &Mutex<Receiver<ReadRequest>>) {
             break;
         }
         let started = Instant::now();
-        let result = shared.slab().read(slot, identity, &mut into).map(|()| (into, started.elapsed()));
+        let result = shared.read(slot, identity, &mut into).map(|()| (into, started.elapsed()));
         shared.complete(Completed::Read { ticket, slot, result });
     }
 }
 
 /// The only thread that changes the files.
 pub(super) struct Writer {
-    pub(super) shared: Arc<Shared>,
-    pub(super) changes: Receiver<Change>,
-    pub(super) directory: Directory,
-    pub(super) geometry: Geometry,
-    pub(super) lock: Lock,
-    pub(super) budget: DiskBudget,
+    shared: Arc<Shared>,
+    changes: Receiver<Change>,
+    geometry: Geometry,
+    lock: Lock,
+    budget: DiskBudget,
     /// By slot: whether its bytes may be allocated on disk.
-    pub(super) written: Vec<bool>,
+    written: Vec<bool>,
     /// Number of `true` values in `written`.
-    pub(super) written_count: u32,
+    written_count: u32,
     /// Slots whose last write failed: a block that is still there is an older one, to which header changes do not
     /// apply.
-    pub(super) outdated: BTreeSet<SlotId>,
+    outdated: BTreeSet<SlotId>,
     /// Slots that could not be erased.
-    pub(super) unerased: BTreeSet<SlotId>,
-    pub(super) backoff: Backoff,
+    unerased: BTreeSet<SlotId>,
+    backoff: Backoff,
+    wear: WearFile,
     /// When the files were last seen at their paths.
-    pub(super) seen: Instant,
+    seen: Instant,
 }
 
 impl Writer {
+    /// The writer of the open files of `shared`, whose lock it holds.
+    pub(super) fn new(
+        (shared, changes): (Arc<Shared>, Receiver<Change>),
+        geometry: Geometry,
+        (lock, budget): (Lock, DiskBudget),
+        written: Vec<bool>,
+    ) -> Writer {
+        let wear = WearFile::open(&shared.directory);
+        shared.set_wear(wear.all());
+        Writer {
+            shared,
+            changes,
+            geometry,
+            lock,
+            budget,
+            written_count: count(&written),
+            written,
+            outdated: BTreeSet::new(),
+            unerased: BTreeSet::new(),
+            backoff: Backoff::default(),
+            wear,
+            seen: Instant::now(),
+        }
+    }
+
     /// Writes until the store is dropped and the queue is empty, or the dropped store no longer waits.
     pub(super) fn write_all(mut self) {
         while let Some(change) = self.next() {
@@ -120,6 +201,11 @@ impl Writer {
             }
             change.into_iter().for_each(|change| self.execute(change));
         }
+        self.wear.save();
+    }
+
+    fn slab(&self) -> Arc<Slab> {
+        self.shared.slab().expect("the files are open where there is a writer")
     }
 
     /// Waits for a change, or until failed erasures are to be retried; `None` when the queue is closed.
@@ -143,7 +229,7 @@ impl Writer {
     /// Erases a slot; a failure is retried later.
     fn erase(&mut self, slot: SlotId) -> io::Result<()> {
         let erased = match self.written.get(slot.index()) {
-            Some(true) => self.shared.slab().erase(slot),
+            Some(true) => self.slab().erase(slot),
             _ => Ok(true),
         };
         if erased.is_err() {
@@ -193,13 +279,15 @@ impl Writer {
                     tracing::warn!("disk cache: slot {} keeps its block for now: {error}", slot.0);
                 }
             }
+            // Queued before this process took over.
+            Change::Look => {}
         }
     }
 
     /// Changes the header of a slot that was written before, unless its block is outdated.
     fn change_header(&self, slot: SlotId, change: impl FnOnce(&Slab) -> io::Result<()>) -> io::Result<()> {
         match self.written.get(slot.index()) {
-            Some(true) if !self.outdated.contains(&slot) => change(&self.shared.slab()),
+            Some(true) if !self.outdated.contains(&slot) => change(&self.slab()),
             _ => Ok(()),
         }
     }
@@ -226,7 +314,9 @@ impl Writer {
             self.seen = now;
         }
         self.reserve_bytes(slot)?;
-        self.shared.slab().write(slot, record, payload)?;
+        self.slab().write(slot, record, payload)?;
+        self.wear.add(slot_bytes(self.geometry.payload_bytes));
+        self.shared.set_wear(self.wear.all());
         if self.unerased.remove(&slot) {
             // The write has replaced the block that could not be erased.
             self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
@@ -236,19 +326,18 @@ impl Writer {
 
     /// Creates new files if they were removed. Their blocks are lost: reads of them miss.
     fn restore_files(&mut self) -> Result<(), WriteError> {
+        let directory = &self.shared.directory;
         if !self.lock.is_in_place() {
-            self.lock = self.directory.lock()?;
-        } else if self.shared.slab().is_at(&self.directory) {
+            let Locked::Here(lock) = directory.lock()? else { return Err(WriteError::Displaced) };
+            self.lock = lock;
+        } else if self.slab().is_at(directory) {
             return Ok(());
         }
-        let opened = open(&self.directory, &self.geometry)?;
-        tracing::warn!(
-            "disk cache: the files of {} were removed and are created again",
-            self.directory.name()
-        );
-        self.written_count = opened.written.iter().map(|&written| u32::from(written)).sum();
+        let opened = open(directory, &self.geometry)?;
+        tracing::warn!("disk cache: the files of {} were removed and are created again", directory.name());
+        self.written_count = count(&opened.written);
         self.written = opened.written;
-        *self.shared.slab.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(opened.slab);
+        self.shared.set_slab(Some(Arc::new(opened.slab)));
         Ok(())
     }
 
@@ -267,6 +356,11 @@ impl Writer {
     }
 }
 
+/// How many slots were written.
+fn count(written: &[bool]) -> u32 {
+    written.iter().map(|&written| u32::from(written)).sum()
+}
+
 /// Why a block was not written.
 #[derive(Debug, thiserror::Error)]
 enum WriteError {
@@ -274,6 +368,8 @@ enum WriteError {
     Io(#[from] io::Error),
     #[error("{0}")]
     Store(#[from] StoreError),
+    #[error("the files were removed, and another process writes those that are at their place")]
+    Displaced,
     #[error("the caches of other running processes leave no room")]
     BudgetUsed,
     #[error("there is no such slot")]
@@ -285,14 +381,14 @@ impl WriteError {
         match self {
             WriteError::Io(error) | WriteError::Store(StoreError::Io { source: error, .. }) => fault(error),
             WriteError::BudgetUsed => IoFault::Full,
-            WriteError::Store(_) | WriteError::NoSuchSlot => IoFault::Failed,
+            WriteError::Store(_) | WriteError::Displaced | WriteError::NoSuchSlot => IoFault::Failed,
         }
     }
 }
 
 /// Pauses writing to a failing disk: each consecutive fault doubles the pause.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+struct Backoff {
     until: Option<Instant>,
     pause: Duration,
 }

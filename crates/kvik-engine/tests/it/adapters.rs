@@ -2,6 +2,7 @@
 
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
+use kvik_cache::tier::Level;
 use kvik_cache::{Lifetime, StopReason, TenantId, Token};
 use kvik_engine::api::{AdapterMix, PinnedPrompt, Request, RequestError};
 use kvik_engine::schedule::TenantPart;
@@ -139,7 +140,7 @@ proptest! {
         } else {
             (0, 0, Some(StopReason::FirstSeen))
         };
-        prop_assert_eq!((report.cached_tokens, report.disk_tokens, report.cache), expect);
+        prop_assert_eq!((report.cached_tokens, report.loaded[Level::Disk], report.cache), expect);
     }
 }
 
@@ -175,11 +176,11 @@ fn a_prompt_is_dropped_with_all_its_adapters() {
             world.submit(kept(mix, &tokens).request());
         }
         world.run_until_idle();
-        let found = [0, 1, 3].map(|mix| world.scheduler.cached(&kept(mix, &tokens)));
+        let found = [0, 1, 3].map(|mix| world.scheduler.prefixes.cached(&kept(mix, &tokens)));
         assert!(found.iter().all(|cached| cached.pinned && cached.ram == 64), "{found:?}");
     };
     let gone = |world: &mut World| {
-        let found = [0, 1, 3].map(|mix| world.scheduler.cached(&kept(mix, &tokens)));
+        let found = [0, 1, 3].map(|mix| world.scheduler.prefixes.cached(&kept(mix, &tokens)));
         assert!(
             found.iter().all(|cached| !cached.pinned && cached.ram == 0 && cached.disk == 0),
             "{found:?}"
@@ -198,7 +199,7 @@ fn a_prompt_is_dropped_with_all_its_adapters() {
     let unpinned = Request { lifetime: Lifetime::default(), ..kept(1, &tokens).request() };
     world.submit(unpinned);
     world.settle();
-    assert_eq!(world.scheduler.clear(Some(salt)).0, 4);
+    assert_eq!(world.scheduler.prefixes.clear(Some(salt)).0, 4);
     gone(&mut world);
 }
 
@@ -226,9 +227,9 @@ fn who_only_asks_what_is_known_makes_no_namespace() {
         let scale = index as f32 / 100.0;
         assert_eq!(world.scheduler.probe(&scaled(scale, prompt(1, 40))).stop, StopReason::FirstSeen);
         let kept = PinnedPrompt { adapters: adapters(&[(0, scale)]), ..kept(0, &prompt(1, 40)) };
-        assert_eq!(world.scheduler.cached(&kept).ram, 0);
+        assert_eq!(world.scheduler.prefixes.cached(&kept).ram, 0);
         let retention = Some("keydiff:0.5".parse().unwrap());
-        assert_eq!(world.scheduler.cached(&PinnedPrompt { retention, ..kept.clone() }).ram, 0);
+        assert_eq!(world.scheduler.prefixes.cached(&PinnedPrompt { retention, ..kept.clone() }).ram, 0);
     }
     assert_eq!(world.scheduler.cache().namespaces(), before);
 }

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::fake::*;
-use kvik_cache::tier::{Record, SlotId, Tier, Use};
+use kvik_cache::tier::{Level, Record, SlotId, Tier, Use};
 use kvik_cache::{Identity, StopReason, Token};
 use kvik_engine::api::Request;
-use kvik_engine::schedule::disk::DiskSetup;
-use kvik_engine::schedule::{RequestLimits, Scheduler};
+use kvik_engine::schedule::disk::{DiskSetup, DiskWrites};
+use kvik_engine::schedule::{Clock, RequestLimits, Scheduler};
 use kvik_engine::store::BlockStore;
 use kvik_engine::store::Waker;
 use kvik_engine::store::{Buffer, Completed, Opened, Store, StoreConfig};
@@ -21,7 +21,7 @@ use kvik_engine::store::{Buffer, Completed, Opened, Store, StoreConfig};
 const EPOCH_S: u64 = 1_800_000_000;
 
 /// A scheduler on a directory at [`EPOCH_S`]: one run of a server.
-fn life(dir: &Path, warm_blocks: usize) -> World {
+pub(crate) fn life(dir: &Path, warm_blocks: usize) -> World {
     life_with(dir, warm_blocks, 192)
 }
 
@@ -43,9 +43,28 @@ fn life_on(
     epoch_s: u64,
     between: impl FnOnce(Store) -> Box<dyn BlockStore>,
 ) -> World {
-    let (config, blocks) = (config(), 400);
     let started = Instant::now();
     let clock = Box::new(move || started.elapsed());
+    life_of(dir, warm_blocks, writes_max, DiskWrites::default(), epoch_s, between, clock)
+}
+
+/// A scheduler on a directory that writes what `writes` says, at this machine's time, by which written bytes are counted; in it
+/// no time passes.
+pub(crate) fn life_that_writes(dir: &Path, writes: DiskWrites) -> World {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    life_of(dir, 0, 192, writes, since.as_secs(), |store| Box::new(store), Box::new(|| Duration::ZERO))
+}
+
+fn life_of(
+    dir: &Path,
+    warm_blocks: usize,
+    writes_max: usize,
+    writes: DiskWrites,
+    epoch_s: u64,
+    between: impl FnOnce(Store) -> Box<dyn BlockStore>,
+    clock: Clock,
+) -> World {
+    let (config, blocks) = (config(), 400);
     let limits = RequestLimits::new(&config, blocks, VOCAB);
     let runner = FakeRunner::new(blocks, config.batch_rows_max());
     let store = StoreConfig {
@@ -66,6 +85,7 @@ fn life_on(
         related,
         warm_blocks,
         writes_max,
+        writes,
         epoch_s,
         waker: Waker::default(),
         remote: None,
@@ -73,12 +93,12 @@ fn life_on(
     World { scheduler, runner, limits }
 }
 
-/// Steps until all requests have ended and all computed blocks are on disk.
-fn settle(world: &mut World) {
+/// Steps until all requests have ended and all blocks on their way are on disk.
+pub(crate) fn settle(world: &mut World) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         world.step();
-        let disk = world.scheduler.disk_stats().unwrap();
+        let disk = world.scheduler.prefixes.disk_stats().unwrap();
         let busy = disk.loads + disk.prefetch_candidates + disk.writing;
         if world.scheduler.is_idle() && busy == 0 {
             world.check_idle();
@@ -89,7 +109,7 @@ fn settle(world: &mut World) {
     }
 }
 
-fn ask(world: &mut World, request: &Request) -> Answer {
+pub(crate) fn ask(world: &mut World, request: &Request) -> Answer {
     let client = world.submit(request.clone());
     settle(world);
     let answer = client.answer().expect("it is answered");
@@ -110,10 +130,10 @@ fn a_prompt_outlives_the_process_to_the_exact_token() {
 
     let mut second_life = life(dir.path(), 0);
     let again = ask(&mut second_life, &first).report;
-    assert_eq!((again.cached_tokens, again.disk_tokens, again.computed_tokens), (218, 218, 1));
+    assert_eq!((again.cached_tokens, again.loaded[Level::Disk], again.computed_tokens), (218, 218, 1));
     assert_eq!(again.cache, Some(StopReason::Complete));
     let other = ask(&mut second_life, &request(joined(&[&system, &prompt(3, 35)]), 20)).report;
-    assert_eq!((other.cached_tokens, other.disk_tokens), (184, 0), "now it is in RAM");
+    assert_eq!((other.cached_tokens, other.loaded[Level::Disk]), (184, 0), "now it is in RAM");
     drop(second_life);
 
     // The conversation continues where the first run ended, including its answer.
@@ -121,7 +141,7 @@ fn a_prompt_outlives_the_process_to_the_exact_token() {
     let next = request(joined(&[&system, &question, &answer, &prompt(4, 9)]), 5);
     let report = ask(&mut life(dir.path(), 0), &next).report;
     assert_eq!(report.cached_tokens, 219 + answer.len() - 1, "all but the last generated token was stored");
-    assert_eq!(report.disk_tokens, report.cached_tokens);
+    assert_eq!(report.loaded[Level::Disk], report.cached_tokens);
 }
 
 #[test]
@@ -133,7 +153,7 @@ fn a_prompt_that_diverges_inside_a_stored_block_reuses_it_up_to_there() {
         let mut world = life(dir.path(), 0);
         let report = ask(&mut world, &request(joined(&[&long[..kept], &prompt(9, 40)]), 3)).report;
         assert_eq!(report.cached_tokens, kept, "{report:?}");
-        assert_eq!(report.disk_tokens, kept);
+        assert_eq!(report.loaded[Level::Disk], kept);
     }
 }
 
@@ -170,9 +190,17 @@ fn the_start_loads_hot_prompts() {
     let mut world = life(dir.path(), 20);
     settle(&mut world);
     let report = ask(&mut world, &request(hot, 1)).report;
-    assert_eq!((report.cached_tokens, report.disk_tokens), (199, 0), "it was in RAM before the request");
+    assert_eq!(
+        (report.cached_tokens, report.loaded[Level::Disk]),
+        (199, 0),
+        "it was in RAM before the request"
+    );
     let report = ask(&mut world, &request(cold, 1)).report;
-    assert_eq!((report.cached_tokens, report.disk_tokens), (199, 199), "there was no budget for both");
+    assert_eq!(
+        (report.cached_tokens, report.loaded[Level::Disk]),
+        (199, 199),
+        "there was no budget for both"
+    );
 }
 
 #[test]
@@ -183,7 +211,7 @@ fn the_start_does_not_load_prompts_that_are_not_worth_loading() {
     let mut world = life_at(dir.path(), 100, EPOCH_S + 10 * 24 * 3600);
     settle(&mut world);
     let report = ask(&mut world, &prompt).report;
-    assert_eq!(report.disk_tokens, 199, "one use ten days ago: it is loaded on request only");
+    assert_eq!(report.loaded[Level::Disk], 199, "one use ten days ago: it is loaded on request only");
 }
 
 #[test]
@@ -192,7 +220,7 @@ fn private_prompts_are_not_written_and_the_miss_says_why() {
     let mut world = life(dir.path(), 0);
     let private = Request { reuse: false, ..request(prompt(1, 100), 3) };
     ask(&mut world, &private);
-    assert_eq!(world.scheduler.disk_stats().unwrap().tier.used, 0);
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().tier.used, 0);
     let report = ask(&mut world, &Request { reuse: true, ..private }).report;
     assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::Private)));
 }
@@ -231,7 +259,7 @@ fn a_prompt_that_is_computed_faster_than_written_is_still_written() {
     ask(&mut world, &long);
     drop(world);
     let report = ask(&mut life(dir.path(), 0), &long).report;
-    assert_eq!(report.disk_tokens, 1488, "all but the end, which is no whole block: {report:?}");
+    assert_eq!(report.loaded[Level::Disk], 1488, "all but the end, which is no whole block: {report:?}");
 }
 
 #[test]
@@ -280,7 +308,7 @@ fn a_disk_slower_than_computing_is_not_read() {
     let second = ask(&mut world, &requests[1]).report;
     let reasons = [first.cache, second.cache];
     assert!(reasons.contains(&Some(StopReason::RecomputeWasCheaper)), "{reasons:?}");
-    assert_eq!(second.disk_tokens, 0, "{second:?}");
+    assert_eq!(second.loaded[Level::Disk], 0, "{second:?}");
 }
 
 /// A disk that takes 30 ms for everything.
@@ -366,7 +394,7 @@ fn answers_go_on_while_the_disk_hangs() {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !clients.iter().all(|client| client.answer().is_some()) {
             world.step();
-            loads = loads.max(world.scheduler.disk_stats().unwrap().loads);
+            loads = loads.max(world.scheduler.prefixes.disk_stats().unwrap().loads);
             assert!(Instant::now() < deadline, "answers wait for the disk");
         }
         for (client, request) in clients.iter().zip(&requests) {

@@ -68,7 +68,7 @@ fn after_a_restart_an_answer_is_drafted_from_the_disk_and_only_to_whom_it_belong
     assert_eq!(ask(&mut world, &private).1, 0, "nobody's");
     let (again, from_disk) = ask(&mut world, &asked);
     assert!(again * 3 < plain && from_disk > 60, "{again} steps instead of {plain}, {from_disk} tokens");
-    let read = world.scheduler.disk_stats().unwrap().tier.totals.read;
+    let read = world.scheduler.prefixes.disk_stats().unwrap().tier.totals.read;
     assert!(read <= 3, "{read} blocks were read, which are those of the prompt");
     // What is dropped is not remembered by the disk either, nor by the next one that reads it.
     world.scheduler.evict(&asked.prompt[..32], asked.salt);
@@ -154,14 +154,21 @@ fn a_draft_model_is_cached_and_forgets_as_the_large_one() {
     let theirs = Request { salt: [2; 16], tenant: TenantId(2), ..other.clone() };
     ask(&mut world, &theirs);
     assert!(rows() >= 100, "but nobody else's");
-    let held = world.scheduler.draft_cache().unwrap().stats().shared;
+    let held = world.scheduler.prefixes.draft_cache().unwrap().stats().shared;
     world.scheduler.evict(&asked.prompt[..64], asked.salt);
-    assert!(world.scheduler.draft_cache().unwrap().stats().shared < held, "and not what was dropped");
-    world.scheduler.clear(None);
-    assert_eq!(world.scheduler.draft_cache().unwrap().stats().shared, 0);
+    assert!(
+        world.scheduler.prefixes.draft_cache().unwrap().stats().shared < held,
+        "and not what was dropped"
+    );
+    world.scheduler.prefixes.clear(None);
+    assert_eq!(world.scheduler.prefixes.draft_cache().unwrap().stats().shared, 0);
     let private = Request { reuse: false, ..asked };
     ask(&mut world, &private);
-    assert_eq!(world.scheduler.draft_cache().unwrap().stats().shared, 0, "what is private stays nowhere");
+    assert_eq!(
+        world.scheduler.prefixes.draft_cache().unwrap().stats().shared,
+        0,
+        "what is private stays nowhere"
+    );
 }
 
 /// The embedded model.

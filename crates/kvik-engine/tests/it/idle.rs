@@ -86,7 +86,7 @@ fn a_part_takes_the_place_of_its_prefix_whatever_it_says_of_when() {
             retention: retention.map(|text| text.parse().unwrap()),
         };
         let (exact, part) = (cached(None), cached(Some("keydiff:0.25")));
-        let found = [exact, part].map(|prompt| world.scheduler.cached(&prompt).ram);
+        let found = [exact, part].map(|prompt| world.scheduler.prefixes.cached(&prompt).ram);
         assert_eq!(found, [0, 512], "{when}");
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
+use kvik_cache::tier::Level;
 use kvik_cache::{TenantId, Token};
 use kvik_engine::api::{Cached, PinnedPrompt, Request};
 
@@ -46,22 +47,28 @@ fn pinned(world: &World) -> usize {
 fn a_part_is_made_ahead_pinned_and_released() {
     let mut world = World::new(config(), 200);
     let kept = part(0, &prompt(1, 165), RETENTION);
-    assert_eq!(world.scheduler.cached(&kept), Cached { tokens: 160, ram: 0, disk: 0, pinned: false });
+    assert_eq!(
+        world.scheduler.prefixes.cached(&kept),
+        Cached { tokens: 160, ram: 0, disk: 0, pinned: false }
+    );
     let made = ask(&mut world, kept.request()).report;
     assert_eq!((made.computed_tokens, made.retained.unwrap().kept), (160, 40));
-    assert_eq!(world.scheduler.cached(&kept), Cached { tokens: 160, ram: 160, disk: 0, pinned: true });
+    assert_eq!(
+        world.scheduler.prefixes.cached(&kept),
+        Cached { tokens: 160, ram: 160, disk: 0, pinned: true }
+    );
     assert_eq!(pinned(&world), 1 + 3, "which positions, and 40 of them; the exact prompt is not pinned");
-    assert!(world.scheduler.cached(&PinnedPrompt { retention: None, ..kept.clone() }).ram >= 160);
+    assert!(world.scheduler.prefixes.cached(&PinnedPrompt { retention: None, ..kept.clone() }).ram >= 160);
 
     let again = ask(&mut world, kept.request()).report;
     assert_eq!((again.computed_tokens, again.retained.unwrap().kept), (0, 40));
     // The parts of others, and of other policies, are others.
     for other in [part(1, &kept.tokens, RETENTION), part(0, &kept.tokens, "keydiff:0.5")] {
-        assert_eq!(world.scheduler.cached(&other).ram, 0);
+        assert_eq!(world.scheduler.prefixes.cached(&other).ram, 0);
     }
     let retention = kept.retention.unwrap();
     assert_eq!(world.scheduler.release_part(&kept, &retention), 4);
-    assert_eq!(world.scheduler.cached(&kept).ram, 0);
+    assert_eq!(world.scheduler.prefixes.cached(&kept).ram, 0);
     world.check_idle();
 }
 
@@ -72,7 +79,7 @@ fn a_part_that_is_there_already_is_pinned() {
     let mut world = disk.life(config(), 200, 0);
     let kept = part(0, &prompt(1, 160), RETENTION);
     ask(&mut world, reading(&kept, &[9, 9]));
-    assert_eq!((pinned(&world), world.scheduler.cached(&kept).ram), (0, 160));
+    assert_eq!((pinned(&world), world.scheduler.prefixes.cached(&kept).ram), (0, 160));
     ask(&mut world, kept.request());
     assert_eq!(pinned(&world), 4);
     let on_disk = disk.state().blocks.values().filter(|(record, _)| record.pinned).count();
@@ -88,7 +95,7 @@ fn a_pinned_part_outlives_what_is_evicted() {
     assert!(made.report.retained.is_some());
     let first = ask(&mut world, reading(&kept, &[9, 9])).choices;
     (10..20).for_each(|seed| drop(ask(&mut world, request(prompt(seed, 300), 2))));
-    assert_eq!(world.scheduler.cached(&PinnedPrompt { retention: None, ..kept.clone() }).ram, 0);
+    assert_eq!(world.scheduler.prefixes.cached(&PinnedPrompt { retention: None, ..kept.clone() }).ram, 0);
     let again = ask(&mut world, reading(&kept, &[9, 9]));
     assert_eq!((again.choices, again.report.cached_tokens), (first, 160));
 }
@@ -105,9 +112,9 @@ fn a_part_is_found_after_a_restart_and_those_that_do_not_ask_get_the_exact_prefi
 
     let mut world = disk.life(config(), 200, 0);
     let restored = ask(&mut world, kept.request()).report;
-    assert_eq!((restored.computed_tokens, restored.disk_tokens), (0, 160), "{restored:?}");
+    assert_eq!((restored.computed_tokens, restored.loaded[Level::Disk]), (0, 160), "{restored:?}");
     assert_eq!(restored.retained.unwrap().kept, 40);
-    assert!(world.scheduler.cached(&kept).pinned);
+    assert!(world.scheduler.prefixes.cached(&kept).pinned);
     let after = ask(&mut world, reading(&kept, &question));
     assert_eq!((&after.choices, after.report.cached_tokens), (&before, 160));
 
@@ -137,7 +144,7 @@ fn what_is_released_does_not_return_from_the_disk() {
         assert!(disk.state().blocks.values().all(|(record, _)| !record.pinned));
         let again = ask(&mut world, kept.request()).report;
         assert!(again.retained.is_some());
-        assert_eq!(again.disk_tokens == 160, !evicts, "the exact prompt stays, unless it is evicted");
+        assert_eq!(again.loaded[Level::Disk] == 160, !evicts, "the exact prompt stays, unless it is evicted");
         world.scheduler.release_part(&kept, &retention);
     }
 }
@@ -163,8 +170,8 @@ fn clearing_a_tenants_cache_clears_its_parts() {
     let mut world = World::new(config(), 200);
     let kept = [part(1, &prompt(1, 160), RETENTION), part(2, &prompt(1, 160), RETENTION)];
     kept.iter().for_each(|kept| drop(ask(&mut world, reading(kept, &[9]))));
-    world.scheduler.clear(Some([1; 16]));
-    assert_eq!(kept.map(|kept| world.scheduler.cached(&kept).ram), [0, 160]);
+    world.scheduler.prefixes.clear(Some([1; 16]));
+    assert_eq!(kept.map(|kept| world.scheduler.prefixes.cached(&kept).ram), [0, 160]);
 }
 
 /// A part forgets once, at the end of its prefix, whatever its policy says of when: it has one name.
@@ -175,13 +182,13 @@ fn a_part_is_found_and_released_whatever_it_says_of_when() {
         let kept = part(0, &prompt(1, 165), &format!("{RETENTION},when={when}"));
         ask(&mut world, kept.request());
         let whole = Cached { tokens: 160, ram: 160, disk: 0, pinned: true };
-        assert_eq!(world.scheduler.cached(&kept), whole, "{when}");
+        assert_eq!(world.scheduler.prefixes.cached(&kept), whole, "{when}");
         let plain = part(0, &kept.tokens, RETENTION);
-        assert_eq!(world.scheduler.cached(&plain), whole, "the same part");
+        assert_eq!(world.scheduler.prefixes.cached(&plain), whole, "the same part");
         let again = ask(&mut world, kept.request()).report;
         assert_eq!((again.computed_tokens, pinned(&world)), (0, 4));
         world.scheduler.release_part(&kept, &kept.retention.unwrap());
-        assert_eq!((world.scheduler.cached(&kept).ram, pinned(&world)), (0, 0), "{when}");
+        assert_eq!((world.scheduler.prefixes.cached(&kept).ram, pinned(&world)), (0, 0), "{when}");
         world.check_idle();
     }
 }
@@ -195,7 +202,7 @@ fn evicting_a_prompt_evicts_the_parts_of_those_that_begin_with_it() {
     let all = [&kept, &other, &stranger];
     let mut world = disk.life(config(), 200, 0);
     all.iter().for_each(|kept| drop(ask(&mut world, kept.request())));
-    let found = |world: &World| all.map(|kept| world.scheduler.cached(kept).ram);
+    let found = |world: &World| all.map(|kept| world.scheduler.prefixes.cached(kept).ram);
     assert_eq!(found(&world), [160, 160, 160]);
     assert_eq!(
         world.scheduler.evict(&kept.tokens[..10], kept.salt).pins,
@@ -204,7 +211,7 @@ fn evicting_a_prompt_evicts_the_parts_of_those_that_begin_with_it() {
     );
     assert_eq!(world.scheduler.evict(&kept.tokens[..48], kept.salt).pins, 1);
     assert_eq!(found(&world), [0, 160, 160]);
-    assert_eq!(world.scheduler.cached(&kept).disk, 0);
+    assert_eq!(world.scheduler.prefixes.cached(&kept).disk, 0);
     (0..5).for_each(|_| world.step());
 
     ask(&mut world, reading(&kept, &[9, 9]));
@@ -224,8 +231,8 @@ fn evicting_a_prompt_evicts_the_parts_of_those_that_begin_with_it() {
         before.iter().zip(&after).filter(|(before, after)| before != after).count() == 1,
         "{before:?} {after:?}"
     );
-    assert_eq!(ask(&mut world, stranger.request()).report.disk_tokens, 160, "another tenant's stays");
+    assert_eq!(ask(&mut world, stranger.request()).report.loaded[Level::Disk], 160, "another tenant's stays");
     assert_eq!(found(&world)[1], 160, "so does what is known to be of another prompt");
     let again = ask(&mut world, reading(&kept, &[9, 9])).report;
-    assert_eq!((again.cached_tokens, again.disk_tokens), (0, 0), "{again:?}");
+    assert_eq!((again.cached_tokens, again.loaded[Level::Disk]), (0, 0), "{again:?}");
 }

@@ -7,6 +7,7 @@ mod background;
 #[cfg(feature = "gpu")]
 mod device;
 mod disk;
+mod disk_writes;
 mod drafts;
 #[cfg(feature = "gpu")]
 #[path = "../../../kvik-model/tests/it/edited/mod.rs"]
@@ -33,4 +34,5 @@ mod retention_model;
 mod schedule;
 mod sensitivity;
 mod served;
+mod shared_disk;
 mod tier;

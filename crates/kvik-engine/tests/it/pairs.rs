@@ -92,7 +92,7 @@ fn a_prompt_that_is_kept_no_longer_is_gone_from_the_draft_models_cache() {
     let asked = Request { ignore_eos: true, ..request(tokens.clone(), 60) };
     world.submit(asked);
     world.settle();
-    let held = |world: &World| world.scheduler.draft_cache().unwrap().stats().shared;
+    let held = |world: &World| world.scheduler.prefixes.draft_cache().unwrap().stats().shared;
     assert!(held(&world) >= 4, "it reads the prompt");
     world.scheduler.release(&tokens, [0; 16]);
     assert!(held(&world) < 4, "{} blocks are left", held(&world));

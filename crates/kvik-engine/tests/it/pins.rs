@@ -7,11 +7,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::fake::*;
-use kvik_cache::tier::Tier;
+use kvik_cache::tier::{Level, Tier};
 use kvik_cache::{Lifetime, PinLimit, PinScope, TenantId, Token};
 use kvik_engine::api::{Event, Request, RequestError};
 use kvik_engine::api::{Evicted, PinnedPrompt, Unpin};
-use kvik_engine::schedule::disk::DiskSetup;
+use kvik_engine::schedule::disk::{DiskSetup, DiskWrites};
 use kvik_engine::schedule::{RequestLimits, Scheduler, TenantPart};
 use kvik_engine::store::Waker;
 use kvik_engine::store::{Opened, Store, StoreConfig};
@@ -100,7 +100,7 @@ fn a_pin_over_the_limit_is_refused_before_the_answer_begins() {
     assert_eq!(client.error(), Some(RequestError::PinLimit(limit)), "nor without an answer");
     assert_eq!(pinned(&world), 12);
     ask(&mut world, request(prompt(3, 300), 3));
-    assert_eq!(world.scheduler.unpin(Unpin::All, None), 1);
+    assert_eq!(world.scheduler.prefixes.unpin(Unpin::All, None), 1);
     ask(&mut world, pinning(&prompt(2, 200), 2));
 }
 
@@ -119,15 +119,15 @@ fn the_pin_limit_is_divided_by_weight() {
     let refused = run(&mut world, of(2, pinning(&prompt(1, 11 * 16), 2))).error();
     assert_eq!(limit(refused), (10, PinScope::Tenant));
     ask(&mut world, of(2, pinning(&prompt(1, 10 * 16), 2)));
-    assert_eq!(world.scheduler.unpin(Unpin::All, Some(TenantId(1))), 1, "the other's stays");
-    let pin = world.scheduler.pins(None, 9).remove(0);
+    assert_eq!(world.scheduler.prefixes.unpin(Unpin::All, Some(TenantId(1))), 1, "the other's stays");
+    let pin = world.scheduler.prefixes.pins(None, 9).remove(0);
     assert_eq!((pin.tenant, pin.blocks, pinned(&world)), (TenantId(2), 10, 10));
     assert_eq!(
-        world.scheduler.unpin(Unpin::One(pin.id), Some(TenantId(1))),
+        world.scheduler.prefixes.unpin(Unpin::One(pin.id), Some(TenantId(1))),
         0,
         "a tenant cannot unpin for another one"
     );
-    assert_eq!(world.scheduler.unpin(Unpin::One(pin.id), None), 1);
+    assert_eq!(world.scheduler.prefixes.unpin(Unpin::One(pin.id), None), 1);
 }
 
 #[test]
@@ -161,11 +161,11 @@ fn a_continuation_of_a_public_prompt_is_pinned_reported_and_removed() {
         scheduler.evict(tokens, salt).blocks
     }] {
         run(&mut world, prompt.request());
-        let cached = world.scheduler.cached(&prompt);
+        let cached = world.scheduler.prefixes.cached(&prompt);
         assert_eq!((cached.ram, cached.is_whole()), (230, true));
         assert_eq!(pinned(&world), 6 + 8, "the public blocks are there and are pinned once");
         drop_prompt(&mut world.scheduler, &own, [2; 16]);
-        assert_eq!((pinned(&world), world.scheduler.cached(&prompt).ram), (6, 96));
+        assert_eq!((pinned(&world), world.scheduler.prefixes.cached(&prompt).ram), (6, 96));
     }
     world.scheduler.set_public(&[]);
     assert_eq!(
@@ -194,10 +194,14 @@ fn blocks_cached_before_a_prompt_became_public_are_still_found() {
     run(&mut world, own.request());
     run(&mut world, kept(1, &system).request());
     world.scheduler.set_public(&[kept(1, &system)]);
-    assert!(world.scheduler.cached(&own).is_whole());
+    assert!(world.scheduler.prefixes.cached(&own).is_whole());
     assert_eq!(ask(&mut world, of(2, request(own.tokens.clone(), 2))), 229);
     world.scheduler.release(&own.tokens, own.salt);
-    assert_eq!((pinned(&world), world.scheduler.cached(&own).ram), (6, 96), "now it shares the public one");
+    assert_eq!(
+        (pinned(&world), world.scheduler.prefixes.cached(&own).ram),
+        (6, 96),
+        "now it shares the public one"
+    );
 }
 
 #[test]
@@ -208,7 +212,7 @@ fn releasing_a_prompt_keeps_a_longer_one() {
         run(&mut world, kept(0, tokens).request());
     }
     assert_eq!(world.scheduler.release(&short, [0; 16]), 0);
-    assert!(world.scheduler.cached(&kept(0, &long)).is_whole());
+    assert!(world.scheduler.prefixes.cached(&kept(0, &long)).is_whole());
     assert_eq!(world.scheduler.release(&long, [0; 16]), 8);
 }
 
@@ -263,6 +267,7 @@ fn life(dir: &Path, warm_blocks: usize, pinned_max: usize) -> World {
         related,
         warm_blocks,
         writes_max: 192,
+        writes: DiskWrites::default(),
         epoch_s: 1_800_000_000,
         waker: Waker::default(),
         remote: None,
@@ -276,7 +281,7 @@ fn settle(world: &mut World) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         world.step();
-        let disk = world.scheduler.disk_stats().unwrap();
+        let disk = world.scheduler.prefixes.disk_stats().unwrap();
         if world.scheduler.is_idle() && disk.loads + disk.prefetch_candidates + disk.writing == 0 {
             return world.scheduler.cache().check().unwrap();
         }
@@ -306,8 +311,8 @@ fn a_pin_outlives_the_process_until_it_is_removed() {
         |scheduler, tokens| assert_eq!(scheduler.evict(&tokens[..40], [0; 16]).pins, 1),
         |scheduler, tokens| assert!(scheduler.release(tokens, [0; 16]) >= 6),
         |scheduler, _| {
-            let pin = scheduler.pins(None, 9).into_iter().find(|pin| pin.blocks == 6).unwrap();
-            assert_eq!(scheduler.unpin(Unpin::One(pin.id), None), 1);
+            let pin = scheduler.prefixes.pins(None, 9).into_iter().find(|pin| pin.blocks == 6).unwrap();
+            assert_eq!(scheduler.prefixes.unpin(Unpin::One(pin.id), None), 1);
         },
     ];
     for remove in remove {
@@ -337,7 +342,7 @@ fn restored_pins_keep_to_the_limit() {
     assert_eq!(pinned_after_restart(dir.path(), 10), 8, "two of four blocks each");
     let mut world = life(dir.path(), 400, 10);
     settle(&mut world);
-    world.scheduler.unpin(Unpin::All, None);
+    world.scheduler.prefixes.unpin(Unpin::All, None);
     settle(&mut world);
     drop(world);
     assert_eq!(pinned_after_restart(dir.path(), 100), 0, "also those that did not fit into memory");
@@ -354,7 +359,7 @@ fn a_pinned_prompt_is_pinned_again_whichever_request_loads_it() {
     drop(world);
     let mut world = life(dir.path(), 0, 100);
     let client = submit_and_settle(&mut world, conversation);
-    assert!(client.answer().unwrap().report.disk_tokens > 100);
+    assert!(client.answer().unwrap().report.loaded[Level::Disk] > 100);
     assert_eq!(pinned(&world), 6, "the pinned prompt, and no block of its continuation");
 }
 
@@ -378,7 +383,7 @@ fn a_pin_removed_during_a_load_or_a_write_stays_removed() {
     submit_and_settle(&mut world, pinning(&tokens, 1));
     drop(world);
     let mut world = life(dir.path(), 400, 100);
-    while world.scheduler.disk_stats().unwrap().loads == 0 {
+    while world.scheduler.prefixes.disk_stats().unwrap().loads == 0 {
         world.step();
     }
     world.scheduler.evict(&tokens, [0; 16]);

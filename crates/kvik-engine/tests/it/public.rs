@@ -80,7 +80,7 @@ fn a_prompt_withdrawn_while_it_is_used_is_released_afterwards() {
     for client in clients {
         assert_eq!(client.answer().unwrap().report.cached_tokens, 96);
     }
-    world.scheduler.clear(None);
+    world.scheduler.prefixes.clear(None);
     assert_eq!(world.scheduler.cache().stats().shared, 0, "nothing holds it");
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::memory_remote::{MemoryRemote, Node};
 use crate::fake::*;
+use kvik_cache::tier::Level;
 use kvik_cache::{Lifetime, StopReason, Token};
 use kvik_engine::api::{Report, Request};
 use kvik_engine::engine::{Attached, Engine};
@@ -56,7 +57,7 @@ impl FleetNode {
     fn settle(&mut self) {
         for _ in 0..10_000 {
             self.world.step();
-            let writing = self.world.scheduler.remote_stats().unwrap().writing_blocks;
+            let writing = self.world.scheduler.prefixes.remote_stats().unwrap().writing_blocks;
             if self.world.scheduler.is_idle() && writing == 0 {
                 return self.world.check_idle();
             }
@@ -79,9 +80,9 @@ fn what_one_node_has_used_twice_another_reuses_to_the_exact_token() {
     assert!(fleet.remote.state().values.is_empty(), "nobody has come back to it");
     a.ask(&request(long.clone(), 4));
     let report = b.ask(&request(long.clone(), 4));
-    assert_eq!((report.cached_tokens, report.remote_tokens, report.computed_tokens), (208, 208, 1));
+    assert_eq!((report.cached_tokens, report.loaded[Level::Remote], report.computed_tokens), (208, 208, 1));
     let again = b.ask(&request(long, 4));
-    assert_eq!((again.cached_tokens, again.remote_tokens), (208, 0), "now it is in RAM");
+    assert_eq!((again.cached_tokens, again.loaded[Level::Remote]), (208, 0), "now it is in RAM");
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn the_beginning_that_two_prompts_share_is_what_others_find() {
         a.ask(&request(joined(&[&system, &prompt(10 + user, 40)]), 4));
     }
     let report = b.ask(&request(joined(&[&system, &prompt(20, 40)]), 4));
-    assert_eq!((report.cached_tokens, report.remote_tokens), (13 * 16, 13 * 16), "whole blocks");
+    assert_eq!((report.cached_tokens, report.loaded[Level::Remote]), (13 * 16, 13 * 16), "whole blocks");
     assert_eq!(report.cache, Some(StopReason::FirstSeen));
 }
 
@@ -104,7 +105,7 @@ fn a_node_that_shares_all_offers_what_nobody_has_come_back_to() {
     let long = prompt(1, 100);
     a.ask(&request(long.clone(), 30));
     let report = b.ask(&request(long, 2));
-    assert_eq!((report.cached_tokens, report.remote_tokens), (96, 96));
+    assert_eq!((report.cached_tokens, report.loaded[Level::Remote]), (96, 96));
 }
 
 #[test]
@@ -117,7 +118,10 @@ fn what_is_on_disk_is_not_fetched_and_what_comes_after_it_is() {
     let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
     let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
     let report = again.ask(&request(long, 2));
-    assert_eq!((report.cached_tokens, report.disk_tokens, report.remote_tokens), (399 - 399 % 16, 96, 288));
+    assert_eq!(
+        (report.cached_tokens, report.loaded[Level::Disk], report.loaded[Level::Remote]),
+        (399 - 399 % 16, 96, 288)
+    );
 }
 
 #[test]
@@ -172,7 +176,10 @@ fn what_comes_before_a_hole_is_used() {
     fleet.remote.state().values.remove(hole);
     let report = b.ask(&request(long, 2));
     assert!([0, 64, 128].contains(&report.cached_tokens), "{report:?}");
-    assert_eq!((report.remote_tokens, report.cache), (report.cached_tokens, Some(StopReason::RemoteFailed)));
+    assert_eq!(
+        (report.loaded[Level::Remote], report.cache),
+        (report.cached_tokens, Some(StopReason::RemoteFailed))
+    );
 }
 
 #[test]
@@ -188,7 +195,7 @@ fn computing_what_is_faster_to_compute_is_said_to_be_why() {
     let mut c = fleet.node();
     c.ask(&request(prompt(2, 400), 2));
     fleet.remote.state().block = Duration::from_millis(1);
-    assert_eq!(c.ask(&request(long, 2)).remote_tokens, 208);
+    assert_eq!(c.ask(&request(long, 2)).loaded[Level::Remote], 208);
 }
 
 #[test]
@@ -203,7 +210,7 @@ fn who_shares_with_nobody_shares_with_no_node() {
     a.ask(&salted);
     assert_eq!(b.ask(&request(long.clone(), 2)).cached_tokens, 0, "another tenant");
     assert_eq!(b.ask(&private).cached_tokens, 0);
-    assert_eq!(fleet.node().ask(&salted).remote_tokens, 96, "the same tenant elsewhere");
+    assert_eq!(fleet.node().ask(&salted).loaded[Level::Remote], 96, "the same tenant elsewhere");
 }
 
 #[test]
@@ -229,7 +236,7 @@ fn blocks_that_are_held_to_be_offered_give_way_to_those_who_need_room() {
     for seed in 0..6 {
         a.ask(&request(prompt(seed, 500), 2));
     }
-    assert!(a.world.scheduler.remote_stats().unwrap().written_blocks > 0);
+    assert!(a.world.scheduler.prefixes.remote_stats().unwrap().written_blocks > 0);
 }
 
 #[test]
@@ -249,7 +256,7 @@ fn a_prefix_that_is_longer_than_what_may_wait_is_written_whole() {
     a.world.check_idle();
     assert!(client.has_ended());
     // The run of the last two blocks is named by one that the question does not have as a whole.
-    assert_eq!(b.ask(&request(long, 1)).remote_tokens, 768);
+    assert_eq!(b.ask(&request(long, 1)).loaded[Level::Remote], 768);
 }
 
 #[test]
@@ -263,7 +270,7 @@ fn what_was_fetched_and_is_not_used_does_not_stay_for_ever() {
     for _ in 0..2 {
         a.ask(&brief(60));
     }
-    assert_eq!(b.ask(&brief(60)).remote_tokens, 208);
+    assert_eq!(b.ask(&brief(60)).loaded[Level::Remote], 208);
     b.disk.pass(Duration::from_secs(61));
     b.world.step();
     assert_eq!(b.world.scheduler.cache().stats().shared, 0, "as long as its request wants");
@@ -315,7 +322,7 @@ fn what_a_node_leaves_behind_another_begins_with() {
     for long in &prompts {
         let report = b.generate(request(long.clone(), 2)).unwrap().report;
         assert_eq!(
-            (report.cached_tokens, report.remote_tokens),
+            (report.cached_tokens, report.loaded[Level::Remote]),
             (208, 0),
             "it was there before it was asked for"
         );
@@ -368,7 +375,7 @@ fn what_a_policy_keeps_of_a_prefix_is_not_fetched() {
         ..request(long, 2)
     };
     let report = b.ask(&forgetful);
-    assert_eq!((report.remote_tokens, fleet.remote.state().fetches), (192, 1), "{report:?}");
+    assert_eq!((report.loaded[Level::Remote], fleet.remote.state().fetches), (192, 1), "{report:?}");
 }
 
 #[test]
@@ -434,7 +441,7 @@ fn what_is_on_disk_is_read_though_the_store_fails() {
     again.settle();
     assert!(first.has_ended());
     let report = client.answer().unwrap().report;
-    assert_eq!((report.cached_tokens, report.disk_tokens, report.remote_tokens), (96, 96, 0));
+    assert_eq!((report.cached_tokens, report.loaded[Level::Disk], report.loaded[Level::Remote]), (96, 96, 0));
     assert_eq!(report.cache, Some(StopReason::RemoteFailed));
 }
 
@@ -453,7 +460,7 @@ fn what_another_request_computed_meanwhile_is_not_said_to_be_from_other_nodes() 
     assert!(other.has_ended());
     let report = waits.answer().unwrap().report;
     assert!(report.cached_tokens > 0, "{report:?}");
-    assert_eq!((report.remote_tokens, report.cache), (0, Some(StopReason::RemoteFailed)));
+    assert_eq!((report.loaded[Level::Remote], report.cache), (0, Some(StopReason::RemoteFailed)));
 }
 
 #[test]
@@ -501,6 +508,9 @@ fn what_another_request_reads_from_disk_is_not_said_to_be_from_other_nodes() {
     b.disk.state().reads_stop = false;
     again.settle();
     let [first, slow, second] = [first, slow, second].map(|client| client.answer().unwrap().report);
-    assert_eq!((slow.cache, first.disk_tokens), (Some(StopReason::RecomputeWasCheaper), 208));
-    assert_eq!((second.disk_tokens, second.remote_tokens, fleet.remote.state().fetches), (208, 0, 0));
+    assert_eq!((slow.cache, first.loaded[Level::Disk]), (Some(StopReason::RecomputeWasCheaper), 208));
+    assert_eq!(
+        (second.loaded[Level::Disk], second.loaded[Level::Remote], fleet.remote.state().fetches),
+        (208, 0, 0)
+    );
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvik_cache::Token;
-use kvik_cache::retain::{Decision, Keep, Retention, Watch};
+use kvik_cache::retain::{Decision, Keep, Retention};
 use kvik_engine::retain::lab::Lab;
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::{KvFormat, Pool, WeightType};
@@ -32,12 +32,16 @@ fn the_positions_kept_are_those_that_kvpress_keeps() {
     let mut presses = Press::read_all(&goldens);
     for golden in &goldens {
         let mut lab = golden.lab();
-        let watches: Vec<Watch> = presses.iter().map(|press| press.retention.watch()).collect();
-        lab.read(&golden.prompt, &watches);
-        for press in &mut presses {
-            for (index, removed) in golden.removed.iter().enumerate() {
-                let keep = Keep::Share((1.0 - removed) as f32);
-                let decision = lab.decide(&Retention { keep, ..press.retention }, None);
+        let keeps = golden.removed.iter().map(|removed| Keep::Share((1.0 - removed) as f32));
+        let of_press = |press: &Press| {
+            let retention = press.retention;
+            keeps.clone().map(move |keep| Retention { keep, ..retention })
+        };
+        let retentions: Vec<Retention> = presses.iter().flat_map(of_press).collect();
+        lab.read(&golden.prompt, &retentions);
+        for (press, retentions) in presses.iter_mut().zip(retentions.chunks(golden.removed.len())) {
+            for (index, retention) in retentions.iter().enumerate() {
+                let decision = lab.decide(retention, None);
                 press.tally.add(&decision, &golden.kept(&press.name, index));
             }
         }

@@ -105,7 +105,7 @@ fn serving_answers_what_the_laboratory_answers() {
                 .unwrap();
         for retention in RETENTIONS {
             let parsed: Retention = retention.parse().unwrap();
-            let logits = lab.read(&prompt, &[parsed.watch()]);
+            let logits = lab.read(&prompt, &[parsed]);
             let first = first_of_the_likeliest(&logits);
             let decision = lab.decide(&parsed, None);
             let mut variants = [lab.keep_rotated(&decision, parsed.rotated_sinks())];

@@ -2,7 +2,7 @@
 
 use crate::fake::*;
 use kvik_cache::{PrefixOrder, StopReason, Token};
-use kvik_engine::api::{Event, FinishReason, Request, RequestError, Sampling};
+use kvik_engine::api::{Event, FinishReason, Repetition, Request, RequestError, Sampling};
 use kvik_engine::config::EngineConfig;
 
 /// A greedy request that generates up to its limit.
@@ -345,6 +345,24 @@ fn stop_strings_end_a_choice() {
     world.settle();
     let (got, _, reason) = &client.answer().unwrap().choices[0];
     assert_eq!((got.as_str(), *reason), (&text[..end], Some(FinishReason::StopString(0))));
+}
+
+#[test]
+fn a_loop_ends_a_choice_that_asks_for_it() {
+    let config = || EngineConfig { context_tokens: 3000, ..config() };
+    let sampling = Sampling { logit_bias: vec![(7, 1000.0)], ..Sampling::GREEDY };
+    let end = |stop_loops| {
+        let mut world = World::new(config(), 200);
+        let request = endless(prompt(1, 30), 2200);
+        let client = world.submit(Request { stop_loops, sampling: sampling.clone(), ..request });
+        world.settle();
+        let (_, tokens, reason) = client.answer().unwrap().choices[0].clone();
+        (tokens.len(), reason.unwrap())
+    };
+    assert_eq!(end(false), (2200, FinishReason::Length));
+    // The token is a letter.
+    let found = Repetition { period: 1, start: 0, surplus_bytes: 2078 };
+    assert_eq!(end(true), (2080, FinishReason::Loop(found)));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
+use kvik_cache::tier::Level;
 use kvik_cache::{AuxiliaryState, Lifetime, StopReason, Token};
 use kvik_engine::api::PinnedPrompt;
 use kvik_engine::api::Request;
@@ -44,7 +45,7 @@ fn kept(prompt: &[Token]) -> PinnedPrompt {
 
 /// Tokens of a prompt that a new process finds on disk.
 fn found(disk: &MemoryDisk, prompt: &[Token]) -> usize {
-    disk.life(config(), 100, 0).scheduler.cached(&kept(prompt)).disk
+    disk.life(config(), 100, 0).scheduler.prefixes.cached(&kept(prompt)).disk
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn a_time_to_live_survives_a_load() {
         world.step();
         disk.pass(secs(31));
         world.step();
-        assert_eq!(world.scheduler.cached(&kept(&long)).ram, 0, "whole: {whole}");
+        assert_eq!(world.scheduler.prefixes.cached(&kept(&long)).ram, 0, "whole: {whole}");
     }
 }
 
@@ -162,7 +163,7 @@ fn long_load(disk: &MemoryDisk, long: &[Token]) -> (World, Client) {
     disk.state().reads_stop = true;
     let client = world.submit(request(long.to_vec(), 2));
     steps(&mut world, 3);
-    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().loads, 1);
     (world, client)
 }
 
@@ -178,13 +179,13 @@ fn a_new_request_does_not_end_the_load_of_another() {
     steps(&mut world, 10);
     let report = short.answer().expect("its own waiting time has ended").report;
     assert_eq!(report.cache, Some(StopReason::RecomputeWasCheaper));
-    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1, "the other one still waits");
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().loads, 1, "the other one still waits");
     disk.state().reads_stop = false;
     world.settle();
     let report = client.answer().unwrap().report;
     assert_eq!(report.cached_tokens, 319, "{report:?}");
     // Blocks that the new request computed meanwhile are neither loaded in vain nor counted as loaded.
-    assert!(report.disk_tokens >= 280, "{report:?}");
+    assert!(report.loaded[Level::Disk] >= 280, "{report:?}");
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn a_request_that_joins_a_load_continues_when_its_part_is_loaded() {
     steps(&mut world, 2);
     disk.state().reads_stop = false;
     world.settle();
-    assert_eq!(joined.answer().unwrap().report.disk_tokens, 32);
+    assert_eq!(joined.answer().unwrap().report.loaded[Level::Disk], 32);
 }
 
 #[test]
@@ -205,7 +206,7 @@ fn a_load_without_waiting_requests_ends() {
     let (mut world, client) = long_load(&disk, &prompt(1, 320));
     client.close();
     world.step();
-    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 0);
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().loads, 0);
     disk.state().reads_stop = false;
     world.settle();
 }
@@ -220,7 +221,7 @@ fn a_request_with_nothing_on_disk_does_not_wait_for_loads() {
     disk.state().reads_stop = true;
     let clients: Vec<Client> = stored.iter().map(|request| world.submit(request.clone())).collect();
     steps(&mut world, 5);
-    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 16);
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().loads, 16);
     let new = world.submit(request(prompt(1, 40), 2));
     steps(&mut world, 5);
     assert!(new.answer().is_some(), "it has nothing to wait for");
@@ -229,7 +230,10 @@ fn a_request_with_nothing_on_disk_does_not_wait_for_loads() {
     world.settle();
     for client in &clients {
         let report = client.answer().unwrap().report;
-        assert!(report.cached_tokens >= 32 && report.disk_tokens > 16, "each has had its turn: {report:?}");
+        assert!(
+            report.cached_tokens >= 32 && report.loaded[Level::Disk] > 16,
+            "each has had its turn: {report:?}"
+        );
     }
 }
 
@@ -273,7 +277,7 @@ fn the_disk_releases_all_held_blocks_before_a_request_fails() {
     disk.state().reads_stop = true;
     let read = world.submit(stored.clone());
     world.step();
-    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().loads, 1);
     let large = world.submit(request(prompt(3, 300), 1));
     (0..30).for_each(|_| world.step());
     assert!(large.answer().is_some(), "{:?}", large.error());
@@ -293,11 +297,11 @@ fn a_pin_removed_during_its_load_does_not_return() {
     let mut world = disk.life(config(), 100, 50);
     disk.state().reads_stop = true;
     steps(&mut world, 2);
-    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().loads, 1);
     world.scheduler.release(&system, [0; 16]);
     disk.state().reads_stop = false;
     steps(&mut world, 5);
-    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 0);
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().loads, 0);
     world.check_idle();
     assert!(disk.state().blocks.values().all(|(record, _)| !record.pinned));
 }
@@ -316,7 +320,7 @@ fn a_pin_removed_during_its_write_does_not_return() {
     world.scheduler.release(&system, [0; 16]);
     disk.state().writes_stop = false;
     steps(&mut world, 20);
-    assert_eq!(world.scheduler.disk_stats().unwrap().writing, 0);
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().writing, 0);
     assert!(disk.state().blocks.values().all(|(record, _)| !record.pinned));
     world.check_idle();
 }
@@ -333,7 +337,7 @@ fn loading_a_prefix_of_a_pinned_prompt_restores_no_pin() {
     world.run_until_idle();
     let mut world = disk.life(config(), 100, 0);
     let report = ask(&mut world, &request([&system[..48], &prompt(2, 20)].concat(), 2)).report;
-    assert_eq!(report.disk_tokens, 48);
+    assert_eq!(report.loaded[Level::Disk], 48);
     world.submit(request(system.clone(), 2));
     world.run_until_idle();
     let stats = world.scheduler.cache().stats();
@@ -353,7 +357,7 @@ fn a_fork_in_the_middle_is_gone_on_from_after_a_restart_once_it_was_used() {
         let tokens = [&system[..], &prompt(seed, 150)].concat();
         let report = ask(world, &request(tokens, 3)).report;
         steps(world, 20);
-        (report.cached_tokens, report.disk_tokens)
+        (report.cached_tokens, report.loaded[Level::Disk])
     };
     let disk = MemoryDisk::default();
     let mut world = disk.life(config.clone(), 400, 0);

@@ -46,7 +46,7 @@ impl Account {
 impl World {
     /// Follows the events of a step, and compares the account with the tree.
     pub(crate) fn follow_events(&mut self) {
-        let events = self.scheduler.take_kv_events();
+        let events = self.scheduler.prefixes.take_kv_events();
         let is_due = !events.is_empty() || self.steps.is_multiple_of(COMPARED_STEPS);
         self.coverage.told += events.len() as u64;
         events.into_iter().for_each(|event| self.account.follow(event));

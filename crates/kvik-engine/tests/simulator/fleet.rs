@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use kvik_cache::tier::Level;
 use kvik_cache::{BLOCK_POSITIONS, Identity, StopReason, Token};
 use kvik_engine::api::{Report, Request};
 use kvik_engine::schedule::disk::{RemoteSetup, RemoteWrites};
@@ -176,7 +177,7 @@ impl World {
     /// Before a step: what the node is known to compute.
     pub(crate) fn tell_compute_rate(&self) {
         if let Some(mut line) = self.line() {
-            line.note_compute_rate(self.scheduler.disk_stats().and_then(|stats| stats.compute_rate));
+            line.note_compute_rate(self.scheduler.prefixes.disk_stats().and_then(|stats| stats.compute_rate));
         }
     }
 
@@ -202,7 +203,7 @@ impl World {
 
     /// Whether all that is offered has been written or dropped.
     pub(crate) fn has_shared(&self) -> bool {
-        let offered = self.scheduler.remote_stats().is_none_or(|stats| stats.writing_blocks == 0);
+        let offered = self.scheduler.prefixes.remote_stats().is_none_or(|stats| stats.writing_blocks == 0);
         offered && self.line().is_none_or(|line| line.has_written())
     }
 
@@ -214,7 +215,7 @@ impl World {
 
     /// Checks what a request that was answered had from the store, and how long it waited for that.
     pub(crate) fn check_shared(&mut self, active: &Active, report: &Report) {
-        let (reason, remote) = (report.cache.expect("it was admitted"), report.remote_tokens);
+        let (reason, remote) = (report.cache.expect("it was admitted"), report.loaded[Level::Remote]);
         let Some(line) = self.line() else {
             assert!(remote == 0 && !is_remote(reason), "there is no store: {report:?}");
             return;
@@ -248,11 +249,11 @@ impl World {
     }
 
     fn note_shared(&mut self, report: &Report) {
-        let (reason, remote) = (report.cache, report.remote_tokens as u64);
+        let (reason, remote) = (report.cache, report.loaded[Level::Remote] as u64);
         let coverage = &mut self.coverage;
         coverage.from_remote += remote;
         coverage.remote_windows += if self.regime.engine.auxiliary.windows.is_some() { remote } else { 0 };
-        coverage.remote_beyond_disk += u64::from(remote > 0 && report.disk_tokens > 0);
+        coverage.remote_beyond_disk += u64::from(remote > 0 && report.loaded[Level::Disk] > 0);
         coverage.remote_down += u64::from(reason == Some(StopReason::RemoteDown));
         coverage.remote_failed += u64::from(reason == Some(StopReason::RemoteFailed));
         coverage.remote_slower += u64::from(reason == Some(StopReason::RemoteSlower));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kvik_cache::tier::WritePolicy;
 use kvik_cache::{AuxiliaryState, CacheConfig, Policy, Reach, TenantId, Windows};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::TenantPart;
@@ -59,6 +60,7 @@ pub(crate) struct DiskRegime {
     pub(crate) warm_blocks: usize,
     /// Blocks in the host's memory above it, as where a device computes.
     pub(crate) host_blocks: usize,
+    pub(crate) writes: WritePolicy,
 }
 
 impl Regime {
@@ -136,6 +138,11 @@ impl Regime {
         self.roomy && self.disk.is_some_and(|disk| disk.is_sound())
     }
 
+    /// Whether every computed block is written.
+    pub(crate) fn writes_all(&self) -> bool {
+        self.disk.is_some_and(|disk| disk.writes == WritePolicy::All)
+    }
+
     /// The share of each tenant.
     pub(crate) fn parts(&self) -> Vec<TenantPart> {
         let part = |salt: u8| TenantPart {
@@ -183,7 +190,8 @@ impl DiskRegime {
         let room = if kind == 2 && dice.once_in(2) { 1 + dice.roll(slots as u64) as usize } else { slots };
         let (writes_max, warm_blocks) = (dice.pick(&[1, 4, 18]), dice.pick(&[0, 10, 1000]));
         let host_blocks = dice.pick(&[0, 0, 3, 40, slots]);
-        DiskRegime { slots, room, faults, writes_max, warm_blocks, host_blocks }
+        let writes = dice.pick(&[WritePolicy::All, WritePolicy::All, WritePolicy::Reused, WritePolicy::Auto]);
+        DiskRegime { slots, room, faults, writes_max, warm_blocks, host_blocks, writes }
     }
 
     pub(crate) fn platter(&self) -> Platter {

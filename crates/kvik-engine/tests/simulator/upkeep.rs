@@ -8,7 +8,7 @@ use kvik_cache::tier::Tier;
 use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Identity, PrefixOrder, PrefixScan, TenantId, Token};
 use kvik_engine::api::PinnedPrompt;
 use kvik_engine::api::RequestError;
-use kvik_engine::schedule::disk::DiskSetup;
+use kvik_engine::schedule::disk::{DiskSetup, DiskWrites};
 use kvik_engine::schedule::{DraftSetup, Pause, Scheduler};
 use kvik_engine::stats::DraftSource;
 use kvik_engine::store::{BlockStore, HostStore, Waker};
@@ -69,7 +69,7 @@ pub(crate) fn scheduler(
     let clock = Box::new(move || clock.now() - started);
     let vocabulary = Arc::new(vocabulary());
     let mut scheduler = Scheduler::new(regime.engine.clone(), regime.cache(), vocabulary, clock).unwrap();
-    scheduler.tell(account::TOLD.map(|salt| [salt; 16]).to_vec());
+    scheduler.prefixes.tell(account::TOLD.map(|salt| [salt; 16]).to_vec());
     if let Some((blocks, salt)) = regime.draft {
         let runner = SimRunner::draft(blocks, DRAFT_ROWS_MAX, regime.step_time, salt, time.clone());
         let cache = CacheConfig { blocks, ..regime.cache() };
@@ -102,6 +102,7 @@ fn disk_setup(disk: &DiskRegime, platter: &Arc<Mutex<Platter>>, started: Duratio
         related: Vec::new(),
         warm_blocks: disk.warm_blocks,
         writes_max: disk.writes_max,
+        writes: DiskWrites { policy: disk.writes, day_bytes_max: None },
         epoch_s: EPOCH_S + started.as_secs(),
         waker,
         remote: None,
@@ -118,7 +119,7 @@ impl World {
     pub(crate) fn settle(&mut self) {
         let from = self.steps;
         while !self.is_settled() {
-            let disk = self.scheduler.disk_stats();
+            let disk = self.scheduler.prefixes.disk_stats();
             assert!(
                 self.steps - from < REST_STEPS_MAX,
                 "the world never becomes idle: {disk:?} {}",
@@ -136,7 +137,7 @@ impl World {
         let stats = cache.stats();
         assert_eq!((stats.owned, stats.sequences), (0, 0), "blocks are leaked: {stats:?}");
         assert!(!IN_DISORDER.load(Ordering::Relaxed), "a batch was not in order");
-        if let Some(draft) = self.scheduler.draft_cache() {
+        if let Some(draft) = self.scheduler.prefixes.draft_cache() {
             draft.check().unwrap();
             let stats = draft.stats();
             assert_eq!((stats.owned, stats.sequences), (0, 0), "blocks of drafts are leaked: {stats:?}");
@@ -173,15 +174,15 @@ impl World {
     }
 
     fn is_settled(&self) -> bool {
-        let disk = self.scheduler.disk_stats();
+        let disk = self.scheduler.prefixes.disk_stats();
         let busy = disk.map_or(0, |disk| disk.loads + disk.prefetch_candidates + disk.writing);
         self.scheduler.is_idle() && busy == 0 && self.platter.lock().unwrap().is_idle() && self.has_shared()
     }
 
-    /// Checks that nothing is on disk that the tier does not know, and that computed blocks are, if they fit and the disk
-    /// is sound.
+    /// Checks that nothing is on disk that the tier does not know, and that computed blocks are, if they fit, all are
+    /// written and the disk is sound.
     fn check_disk(&self) {
-        if let Some(stats) = self.scheduler.disk_stats() {
+        if let Some(stats) = self.scheduler.prefixes.disk_stats() {
             let headers = self.platter.lock().unwrap().headers();
             assert!(
                 headers <= stats.tier.used,
@@ -189,7 +190,7 @@ impl World {
                 stats.tier
             );
         }
-        if !self.regime.has_sound_disk() {
+        if !self.regime.has_sound_disk() || !self.regime.writes_all() {
             return;
         }
         self.trace(|| "the world is idle".to_owned());
@@ -210,8 +211,13 @@ impl World {
         self.coverage.node_restarts += u64::from(self.share.is_some());
         self.note_counters();
         if self.dice.once_in(2) {
+            self.scheduler.spill_for_next_start();
             self.scheduler.fail_all(&RequestError::Stopping);
             self.collect();
+            for _ in 0..self.dice.roll(20) {
+                self.scheduler.attend(&mut self.runner);
+                self.step_disk();
+            }
         }
         let quiet = self.platter.lock().unwrap().is_idle();
         self.is_cut_off |= !quiet;
@@ -320,7 +326,7 @@ impl World {
         self.trace(|| "the cache is cleared".to_owned());
         self.is_dropped = true;
         self.doubt_parts();
-        self.scheduler.clear(None);
+        self.scheduler.prefixes.clear(None);
         self.ban_all();
         self.memory.known.iter_mut().filter(|known| !known.is_base).for_each(Known::drop_explicitly);
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kvik_cache::tier::Level;
 use kvik_cache::{BLOCK_POSITIONS, StopReason, TenantId, Token, blocks_for};
 use kvik_engine::api::{FinishReason, Pace, Report, Request, RequestError, Unpin};
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
@@ -169,12 +170,12 @@ impl World {
         self.settle();
         self.scheduler.set_public(&[]);
         if self.is_cut_off {
-            self.scheduler.unpin(Unpin::All, None);
+            self.scheduler.prefixes.unpin(Unpin::All, None);
         }
         self.clear();
         self.settle();
         let stats = self.scheduler.cache().stats();
-        assert_eq!(self.scheduler.pins(None, 9), [], "a pin is left");
+        assert_eq!(self.scheduler.prefixes.pins(None, 9), [], "a pin is left");
         assert_eq!(
             (stats.shared, stats.owned, stats.free),
             (0, 0, stats.blocks),
@@ -213,7 +214,7 @@ impl World {
         self.collect();
     }
 
-    fn step_disk(&mut self) {
+    pub(crate) fn step_disk(&mut self) {
         if self.regime.disk.is_some() {
             let mut platter = self.platter.lock().unwrap();
             (0..1 + self.dice.roll(8)).for_each(|_| platter.step(&mut self.dice));
@@ -490,12 +491,18 @@ impl World {
         let (request, cached) = (&active.request, report.cached_tokens);
         let reason = report.cache.expect("it was admitted");
         assert_eq!(cached + report.computed_tokens, report.prompt_tokens, "{report:?}");
-        let (loaded, disk) = (report.host_tokens + report.disk_tokens, self.regime.disk);
+        let (loaded, disk) = (report.loaded[Level::Host] + report.loaded[Level::Disk], self.regime.disk);
         self.check_shared(active, report);
-        assert!(loaded + report.remote_tokens <= cached && (disk.is_some() || loaded == 0), "{report:?}");
-        assert!(disk.is_some_and(|disk| disk.host_blocks > 0) || report.host_tokens == 0, "{report:?}");
-        self.coverage.from_disk += report.disk_tokens as u64;
-        self.coverage.from_host += report.host_tokens as u64;
+        assert!(
+            loaded + report.loaded[Level::Remote] <= cached && (disk.is_some() || loaded == 0),
+            "{report:?}"
+        );
+        assert!(
+            disk.is_some_and(|disk| disk.host_blocks > 0) || report.loaded[Level::Host] == 0,
+            "{report:?}"
+        );
+        self.coverage.from_disk += report.loaded[Level::Disk] as u64;
+        self.coverage.from_host += report.loaded[Level::Host] as u64;
         let (found, auxiliary) = ([cached as u64, loaded as u64], &self.regime.engine.auxiliary);
         let (has_windows, has_state) = (auxiliary.windows.is_some(), auxiliary.state_bytes > 0);
         let coverage = &mut self.coverage;

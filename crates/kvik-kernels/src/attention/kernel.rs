@@ -21,7 +21,6 @@ use std::ops::Range;
 use crate::f32x16::{F32x16, LANES};
 use crate::kv::BLOCK_POSITIONS;
 use crate::kv::rotate::rotate;
-use crate::kv::tile::Tile;
 
 /// Tiles processed at a time: they stay in the first-level cache while all query rows pass over them.
 pub(super) const TILES: usize = 4;
@@ -283,10 +282,10 @@ pub(crate) unsafe fn fold<L: F32x16>(
 /// # Safety
 /// `out` has a whole number of lanes; inlined into a function with the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn finish<L: F32x16, T: Tile>(out: &mut [f32], l: f32, head_dim: usize) {
+pub(crate) unsafe fn finish<L: F32x16, const ROTATED: bool>(out: &mut [f32], l: f32, head_dim: usize) {
     // SAFETY: the caller's promise.
     unsafe { divide::<L>(out, l) };
-    if const { T::QUANTISED } {
+    if ROTATED {
         rotate(&mut out[..head_dim]);
     }
 }

@@ -142,10 +142,10 @@ unsafe fn turn<I: I32x16, C: Quantised>(tile: *const u8, key_dim: usize, dims: u
 /// # Safety
 /// As [`kernel::finish`](super::kernel::finish).
 #[inline(always)]
-pub(crate) unsafe fn finish<L: F32x16, T: Tile>(out: &mut [f32], l: f32, key_dim: usize) {
+pub(crate) unsafe fn finish<L: F32x16, const ROTATED: bool>(out: &mut [f32], l: f32, key_dim: usize) {
     // SAFETY: the caller's promise.
     unsafe { divide::<L>(out, l) };
-    if const { T::QUANTISED } {
+    if ROTATED {
         // A loop, not a closure: only inlined code is compiled for the machine's registers.
         for together in out.chunks_exact_mut(rotated_together(key_dim)) {
             rotate(together);

@@ -21,8 +21,7 @@ macro_rules! attention_kernels {
             use $crate::attention::{latent, quantised};
             use $crate::kv::KvValues;
             use $crate::kv::quantised::Quantised;
-            use $crate::kv::tile::Tile;
-            use $crate::kv::tiles::with_tile;
+            use $crate::kv::tiles::{is_rotated, with_tile};
             use $of::{float_latents, float_scores, float_values};
 
             unsafe fn no_query(_q: &[f32], _to: &mut [f32]) {}
@@ -56,14 +55,14 @@ macro_rules! attention_kernels {
                 unsafe { kernel::fold::<$floats>(state, out, split, split_out) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn finish<T: Tile>(out: &mut [f32], l: f32, head_dim: usize) {
+            unsafe fn finish<const ROTATED: bool>(out: &mut [f32], l: f32, head_dim: usize) {
                 // SAFETY: as above.
-                unsafe { kernel::finish::<$floats, T>(out, l, head_dim) }
+                unsafe { kernel::finish::<$floats, ROTATED>(out, l, head_dim) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn finish_latents<T: Tile>(out: &mut [f32], l: f32, key_dim: usize) {
+            unsafe fn finish_latents<const ROTATED: bool>(out: &mut [f32], l: f32, key_dim: usize) {
                 // SAFETY: as above.
-                unsafe { latent::finish::<$floats, T>(out, l, key_dim) }
+                unsafe { latent::finish::<$floats, ROTATED>(out, l, key_dim) }
             }
             let (k, v) = (layer.k, layer.v);
             let stored = AttentionKernels {
@@ -72,13 +71,13 @@ macro_rules! attention_kernels {
                 softmax,
                 values: with_tile!(v, T => float_values::<T>, C => quantised_values::<C>),
                 fold,
-                finish: with_tile!(v, T => finish::<T>),
+                finish: if is_rotated(v) { finish::<true> } else { finish::<false> },
             };
             match layer.values {
                 KvValues::Stored => stored,
                 KvValues::OfKeys => AttentionKernels {
                     values: with_tile!(k, T => float_latents::<T>, C => quantised_latents::<C>),
-                    finish: with_tile!(k, T => finish_latents::<T>),
+                    finish: if is_rotated(k) { finish_latents::<true> } else { finish_latents::<false> },
                     ..stored
                 },
             }

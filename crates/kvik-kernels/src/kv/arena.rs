@@ -3,7 +3,7 @@
 use std::io;
 
 use super::sequence::{check, check_tails};
-use super::write::{Position, writers};
+use super::write::writers;
 use super::{BLOCK_POSITIONS, KvLayer, KvLayout, SeqKv, SeqRow};
 use crate::memory::Memory;
 use crate::{Isa, Pool};
@@ -117,7 +117,7 @@ impl KvArena {
         assert!(k.len() == rows.len() * key_row, "k is [n, kv_heads, key_dim]");
         assert!(v.len() == rows.len() * value_row, "v is [n, kv_heads, value_dim]");
         check(&shape, rows, seqs);
-        let write = writers(Isa::current(), &shape).position;
+        let write = writers(Isa::current(), &shape);
         let arena = &*self;
         let write_head = |head: usize| {
             for (i, row) in rows.iter().enumerate() {
@@ -125,17 +125,15 @@ impl KvArena {
                 let position = seq.stored(head, row.len) - 1;
                 let tile = seq.tile(arena, layer, head, position / BLOCK_POSITIONS);
                 let [key_tile, value_tile] = arena.tiles(tile, layer).map(<*const u8>::cast_mut);
-                let to = Position {
-                    key_tile,
-                    value_tile,
-                    value_lanes: shape.value_lanes(),
-                    offset: position % BLOCK_POSITIONS,
-                    k: &k[i * key_row + head * key_dim..][..key_dim],
-                    v: &v[i * value_row + head * value_dim..][..value_dim],
-                };
+                let offset = position % BLOCK_POSITIONS;
+                let key = &k[i * key_row + head * key_dim..][..key_dim];
+                let value = &v[i * value_row + head * value_dim..][..value_dim];
                 // SAFETY: the tiles exist and have the shape and formats of the layer; `&mut self` keeps
                 // readers away, and no two tasks write the same tile.
-                unsafe { write(&to) };
+                unsafe {
+                    (write.key)(key_tile, offset, key);
+                    (write.value)(value_tile, shape.value_lanes(), offset, value);
+                }
             }
         };
         // A task is a head: no other task writes its tiles in a block, however often a row names a position.

@@ -87,7 +87,7 @@ impl Moves<'_> {
 
     /// Fills one task's tiles of a head.
     fn fill(&self, head: usize, task: usize) {
-        let copy = copier(&self.shape);
+        let [copy_key, copy_value] = copiers(&self.shape);
         let targets = self.kept[head].chunks(BLOCK_POSITIONS).zip(self.to[head]);
         for (kept, &target) in targets.skip(task * TASK_TILES).take(TASK_TILES) {
             let target = self.arena.tiles(target, self.layer).map(<*const u8>::cast_mut);
@@ -99,7 +99,10 @@ impl Moves<'_> {
                 let to = target.map(|tile| Place { tile, position });
                 // SAFETY: the tiles exist and have the shape and formats of the layer; `check` has seen that no
                 // other task writes or reads the target, and `&mut self` keeps all others away.
-                unsafe { copy(from, to, &self.shape) };
+                unsafe {
+                    copy_key(from[0], to[0], self.shape.key_dim);
+                    copy_value(from[1], to[1], self.shape.value_lanes());
+                }
             }
         }
     }
@@ -107,25 +110,17 @@ impl Moves<'_> {
 
 const POSITIONS: u32 = BLOCK_POSITIONS as u32;
 
-/// Copies the key and the value of one position; their tiles have the shape and formats of the layer.
-type CopyPosition = unsafe fn([Place<*const u8>; 2], [Place<*mut u8>; 2], &KvLayer);
+/// Copies a key or a value of so many numbers from one tile to another of its format.
+type CopyVector = unsafe fn(Place<*const u8>, Place<*mut u8>, usize);
 
-fn copier(shape: &KvLayer) -> CopyPosition {
-    unsafe fn copy<K: Tile, V: Tile>(from: [Place<*const u8>; 2], to: [Place<*mut u8>; 2], shape: &KvLayer) {
-        // SAFETY: the contract of `CopyPosition`.
-        unsafe {
-            K::copy_key(from[0], to[0], shape.key_dim);
-            V::copy_value(from[1], to[1], shape.value_lanes());
-        }
-    }
-    unsafe fn copy_key<K: Tile>(from: [Place<*const u8>; 2], to: [Place<*mut u8>; 2], shape: &KvLayer) {
-        // SAFETY: the contract of `CopyPosition`.
-        unsafe { K::copy_key(from[0], to[0], shape.key_dim) };
-    }
-    match shape.values {
-        KvValues::Stored => with_tile!(shape.k, K => with_tile!(shape.v, V => copy::<K, V>)),
-        KvValues::OfKeys => with_tile!(shape.k, K => copy_key::<K>),
-    }
+/// The copiers of keys and values of a layer.
+fn copiers(shape: &KvLayer) -> [CopyVector; 2] {
+    unsafe fn no_value(_from: Place<*const u8>, _to: Place<*mut u8>, _lanes: usize) {}
+    let value: CopyVector = match shape.values {
+        KvValues::Stored => with_tile!(shape.v, V => V::copy_value),
+        KvValues::OfKeys => no_value,
+    };
+    [with_tile!(shape.k, K => K::copy_key), value]
 }
 
 #[cfg(test)]

@@ -78,6 +78,11 @@ impl Shelf {
         Shelf { memory_bytes, ..self }
     }
 
+    /// Maximum bytes of the files that pulls choose, if they are bounded.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.memory_bytes
+    }
+
     /// Its directory.
     pub fn dir(&self) -> &Path {
         &self.dir

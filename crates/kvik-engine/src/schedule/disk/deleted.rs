@@ -10,13 +10,18 @@ use super::Disk;
 use super::states::{is_piece, tokens_of_piece};
 use crate::schedule::forget::kept;
 use crate::schedule::namespaces::{Roots, disk_owner};
-use crate::store::{AtRest, Picked, StoreError, erase_at_rest};
+use crate::store::{AtRest, Picked, StoreError, erase_answers_at_rest, erase_at_rest};
 
 /// A block on the path of a deleted prompt, and the state of the walk after it.
 struct Visited {
     identity: Identity,
     is_gone: bool,
     walk: DeletedWalk,
+}
+
+/// Number of blocks of these prompts in a tier, in the namespaces with these roots.
+fn held(tier: &Tier, roots: &[Identity], prompts: &DeletedPrompts) -> usize {
+    visited(tier, roots, prompts).iter().filter(|visited| visited.is_gone).count()
 }
 
 /// Takes blocks of these prompts out of a tier, in the namespaces with these roots. Returns the slots to erase, and how
@@ -37,11 +42,13 @@ fn take_out(tier: &mut Tier, roots: &[Identity], prompts: &DeletedPrompts) -> (V
 }
 
 /// Erases prompts of a tenant, with everything that continues them, in all stores of a directory that are not open, for
-/// any model.
+/// any model; and with all answers of the tenant as they were generated.
 ///
 /// # Errors
 /// If a file cannot be changed.
 pub fn forget_at_rest(dir: &Path, salt: [u8; 16], prompts: &DeletedPrompts) -> Result<AtRest, StoreError> {
+    // Which answers continue these prompts only the vocabulary of the model would say.
+    erase_answers_at_rest(dir, Some(salt))?;
     let owner = disk_owner(salt);
     erase_at_rest(dir, |records| {
         let slots = records.iter().map(|(slot, _)| slot.0 + 1).max().unwrap_or(0);
@@ -115,7 +122,7 @@ fn behind(at: &Visited, identity: Identity, tokens: &[Token], prompts: &DeletedP
 
 impl Disk {
     /// Drops deleted prompts, with everything that continues them, in the namespaces with these roots, and their blocks
-    /// in the shared store. Returns how many blocks are still there.
+    /// in the shared store. Returns how many blocks are still there: all that another process has written.
     pub(crate) fn forget_deleted(
         &mut self,
         roots: &[Roots],
@@ -123,7 +130,10 @@ impl Disk {
         asks_store: bool,
     ) -> usize {
         let identities: Vec<Identity> = roots.iter().map(|roots| roots.identity).collect();
-        let (slots, staying) = take_out(&mut self.tier, &identities, prompts);
+        let (slots, staying) = match self.writes() {
+            true => take_out(&mut self.tier, &identities, prompts),
+            false => (Vec::new(), held(&self.tier, &identities, prompts)),
+        };
         slots.iter().for_each(|&slot| self.store.erase(slot));
         if let Some(remote) = self.remote.as_mut().filter(|_| asks_store) {
             for roots in roots.iter().filter(|roots| !roots.is_part) {

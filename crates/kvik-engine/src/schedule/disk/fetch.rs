@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::Reads;
+use kvik_cache::tier::{ByLevel, Level};
 use kvik_cache::{BLOCK_POSITIONS, NamespaceId, SeqId, StopReason, Token};
 
 use super::find::Worth;
 use super::load::{EndedLoad, Load, Prefix, Reason};
-use super::{Disk, LoadContext, LowerTiers};
+use super::{Disk, LoadContext, tokens_of};
 use crate::schedule::namespaces::Roots;
 use crate::schedule::prefix::common_prefix;
 
@@ -26,7 +26,7 @@ pub(crate) struct Fetch {
     /// Tokens that will be in RAM when the load ends.
     promised: usize,
     /// Where the blocks were when the load began.
-    reads: Reads,
+    reads: ByLevel,
     /// Tokens before those that come from the shared store, if some do.
     local: Option<usize>,
     /// The shared store's answer, as far as known.
@@ -117,11 +117,12 @@ impl Fetch {
     }
 
     /// The tokens among `cached` that were loaded.
-    pub(crate) fn loaded(&self, cached: usize) -> LowerTiers {
+    pub(crate) fn loaded(&self, cached: usize) -> ByLevel {
         let cached = cached.min(self.promised);
         let local = self.local.unwrap_or(cached).min(cached);
-        let remote = cached - local.max(self.known).min(cached);
-        LowerTiers { remote, ..LowerTiers::of(local.saturating_sub(self.known), self.reads) }
+        let mut loaded = tokens_of(local.saturating_sub(self.known), self.reads);
+        loaded[Level::Remote] = cached - local.max(self.known).min(cached);
+        loaded
     }
 
     /// Ends the wait for a load; its request continues with what is there.
@@ -192,7 +193,7 @@ impl Disk {
             Some(seq) => {
                 // This may be another request's load, which reads the same blocks from elsewhere.
                 let load = self.load(seq);
-                let reads = load.map_or_else(Reads::default, |load| load.reads);
+                let reads = load.map_or_else(ByLevel::default, |load| load.reads);
                 let local = load.and_then(Load::local);
                 let wait = Wait::Load { seq, until };
                 *fetch = Fetch { wait, known, promised, reads, local, ..*fetch };

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{Found, Relation, SlotId};
+use kvik_cache::tier::{ByLevel, Found, Relation, SlotId};
 use kvik_cache::{BLOCK_POSITIONS, Followers, Identity, Match, StopReason, Token};
 
 use super::states::{StoredState, before_pieces};
-use super::{Disk, LowerTiers};
+use super::{Disk, tokens_of};
 use crate::schedule::namespaces::Roots;
 
 /// Maximum number of private prompts that are remembered.
@@ -21,6 +21,17 @@ pub(super) struct Worth {
     pub(super) pieces: Vec<SlotId>,
     /// Number of tokens before that state.
     pub(super) end: Option<usize>,
+}
+
+/// The stored part of a prompt behind the tokens that are known.
+struct Loadable {
+    worth: Worth,
+    /// Number of tokens that it adds.
+    tokens: usize,
+    /// Number of blocks and pieces in each tier.
+    reads: ByLevel,
+    /// Why its last block was left out, if it was.
+    cut: Option<StopReason>,
 }
 
 impl Disk {
@@ -88,41 +99,32 @@ impl Disk {
         prompt: &[Token],
         ram: Match,
         now: Duration,
-    ) -> (Match, LowerTiers) {
-        let (mut found, state) = self.find_usable(roots, prompt, ram.tokens, now);
-        let trimmed = state.is_none() && self.trim(&mut found);
-        let whole = ram.tokens - ram.tokens % BLOCK_POSITIONS;
-        let tokens = whole + found.tokens;
-        let because = |stop| (Match { stop, evicted: None, ..ram }, LowerTiers::default());
-        if tokens <= ram.tokens {
-            let cheaper = trimmed.then_some(StopReason::RecomputeWasCheaper);
-            let expired = (whole + found.expired > ram.tokens).then_some(StopReason::Expired);
-            let miss = || self.miss_reason(roots, prompt, ram.stop, ram.tokens);
-            return cheaper.or(expired).or_else(miss).map_or((ram, LowerTiers::default()), because);
-        }
-        if !self.would_load(&found, tokens - ram.tokens) {
+    ) -> (Match, ByLevel) {
+        let because = |stop| (Match { stop, evicted: None, ..ram }, ByLevel::default());
+        let stored = match self.loadable(roots, prompt, ram.tokens, now) {
+            Ok(stored) => stored,
+            Err(reason) => {
+                let reason = reason.or_else(|| self.miss_reason(roots, prompt, ram.stop, ram.tokens));
+                return reason.map_or((ram, ByLevel::default()), because);
+            }
+        };
+        if !self.cost.pays(self.cost.load_time(stored.reads), stored.tokens) {
             return because(StopReason::RecomputeWasCheaper);
         }
-        let stop = match tokens == prompt.len() {
-            true => StopReason::Complete,
-            false if trimmed => StopReason::RecomputeWasCheaper,
-            false if self.ends_within_a_block(&found) => StopReason::Diverged,
-            false => StopReason::FirstSeen,
+        let tokens = ram.tokens + stored.tokens;
+        let stop = match stored.cut {
+            _ if tokens == prompt.len() => StopReason::Complete,
+            Some(cut) => cut,
+            None if self.ends_within_a_block(&stored.worth, tokens) => StopReason::Diverged,
+            None => StopReason::FirstSeen,
         };
-        let added = LowerTiers::of(tokens - ram.tokens, self.reads(&found.slots));
-        (Match { tokens, stop, evicted: None }, added)
+        (Match { tokens, stop, evicted: None }, tokens_of(stored.tokens, stored.reads))
     }
 
-    /// Whether loading is expected to be faster than computing `tokens`; `true` while a rate is unknown.
-    fn would_load(&self, found: &Found, tokens: usize) -> bool {
-        let load = self.cost.load_time(self.reads(&found.slots)).unwrap_or(Duration::ZERO);
-        self.cost.compute_time(tokens).is_none_or(|compute| load < compute)
-    }
-
-    /// Whether the last block found holds more tokens than match.
-    fn ends_within_a_block(&self, found: &Found) -> bool {
-        let partial = found.tokens % BLOCK_POSITIONS;
-        let last = found.slots.last().map(|&slot| self.tier.record(slot).tokens.as_slice().len());
+    /// Whether the last of the stored blocks, of which `tokens` tokens of a prompt match, holds more than match.
+    fn ends_within_a_block(&self, worth: &Worth, tokens: usize) -> bool {
+        let partial = tokens % BLOCK_POSITIONS;
+        let last = worth.slots.last().map(|&slot| self.tier.record(slot).tokens.as_slice().len());
         partial > 0 && last.is_some_and(|tokens| tokens > partial)
     }
 
@@ -134,21 +136,33 @@ impl Disk {
         known: usize,
         now: Duration,
     ) -> (Worth, Option<StopReason>) {
+        match self.loadable(roots, tokens, known, now) {
+            Ok(stored) if self.cost.decide(stored.reads, stored.tokens) => (stored.worth, stored.cut),
+            Ok(_) => (Worth::default(), Some(StopReason::RecomputeWasCheaper)),
+            Err(reason) => (Worth::default(), reason),
+        }
+    }
+
+    /// The stored part of a prompt, of which the first `known` tokens are in RAM; if it has no more of them, the reason,
+    /// if that is known.
+    fn loadable(
+        &self,
+        roots: &Roots,
+        tokens: &[Token],
+        known: usize,
+        now: Duration,
+    ) -> Result<Loadable, Option<StopReason>> {
         let (mut found, state) = self.find_usable(roots, tokens, known, now);
-        let whole = known - known % BLOCK_POSITIONS;
-        let known = known % BLOCK_POSITIONS;
-        let expired = (found.expired > known).then_some(StopReason::Expired);
-        let trimmed = state.is_none() && self.trim(&mut found);
-        let trimmed = trimmed.then_some(StopReason::RecomputeWasCheaper);
-        if found.tokens <= known {
-            return (Worth::default(), trimmed.or(expired));
+        let cut = (state.is_none() && self.trim(&mut found)).then_some(StopReason::RecomputeWasCheaper);
+        let in_block = known % BLOCK_POSITIONS;
+        if found.tokens <= in_block {
+            return Err(cut.or((found.expired > in_block).then_some(StopReason::Expired)));
         }
         let pieces = state.map_or_else(Vec::new, |state| state.pieces);
-        if !self.cost.decide(self.reads(found.slots.iter().chain(&pieces)), found.tokens - known) {
-            return (Worth::default(), Some(StopReason::RecomputeWasCheaper));
-        }
-        let end = (!pieces.is_empty()).then_some(whole + found.tokens);
-        (Worth { slots: found.slots, pieces, end }, trimmed)
+        let reads = self.reads(found.slots.iter().chain(&pieces));
+        let end = (!pieces.is_empty()).then_some(known - in_block + found.tokens);
+        let worth = Worth { slots: found.slots, pieces, end };
+        Ok(Loadable { worth, tokens: found.tokens - in_block, reads, cut })
     }
 
     /// Removes the last blocks after which windowed layers could not continue because the part that they see is

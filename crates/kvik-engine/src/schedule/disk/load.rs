@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{IoFault, Reads, SlotId, Use};
+use kvik_cache::tier::{ByLevel, IoFault, SlotId, Use};
 use kvik_cache::{
     Admission, BLOCK_POSITIONS, Cache, Lifetime, NamespaceId, SeqId, StopReason, Token, blocks_for,
 };
@@ -38,7 +38,7 @@ pub(super) struct Load {
     /// Number of blocks read.
     blocks: usize,
     /// Where they were when the load began.
-    pub(super) reads: Reads,
+    pub(super) reads: ByLevel,
     /// Number of slots whose reads were issued.
     issued: usize,
     /// Which of them have arrived.
@@ -100,6 +100,7 @@ pub(super) enum Reason {
 impl Disk {
     /// Processes completed reads and writes, and issues further reads.
     pub(crate) fn collect(&mut self, cache: &mut Cache, runner: &mut dyn Runner) {
+        self.observe_again();
         while let Some(completed) = self.store.completed() {
             self.complete(completed, cache, runner);
         }
@@ -195,7 +196,7 @@ impl Disk {
         // A load that was ended before anything was read gives no measurement of the disk, nor does one that also
         // waited for other nodes.
         if load.remote_part.is_none() && (ready > 0 || load.failed || now >= load.deadline) {
-            self.cost.loaded(load.read(ready.max(1)), now.saturating_sub(load.started));
+            self.cost.loaded(load.reads.scaled(ready.max(1)), now.saturating_sub(load.started));
         }
         for &slot in &load.slots[load.issued..] {
             self.tier.unpin_after_reading(slot, None);
@@ -272,6 +273,9 @@ impl Disk {
                 let read = result.ok().map(|(buffer, _)| Arrived { buffer, lacks_part });
                 self.arrive(ticket, read, cache, runner);
             }
+            Completed::Seen(seen) => self.see(seen),
+            // Every slot was seen as it is.
+            Completed::TookOver => {}
         }
     }
 
@@ -442,12 +446,6 @@ impl Load {
             _ if self.failed => StopReason::LoadFailed,
             _ => StopReason::RecomputeWasCheaper,
         }
-    }
-
-    /// `ready` blocks, by where all blocks of the load were.
-    fn read(&self, ready: usize) -> Reads {
-        let host = ready * self.reads.host / self.reads.blocks().max(1);
-        Reads { host, disk: ready - host }
     }
 
     /// Whether everything that the load reads is there.

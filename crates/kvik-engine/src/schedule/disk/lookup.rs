@@ -86,8 +86,7 @@ impl Disk {
             fetch.asked = Asked::Down;
             return false;
         };
-        let compute = self.cost.compute_time(missing * BLOCK_POSITIONS);
-        if compute.is_some_and(|compute| compute <= expected.time(1)) {
+        if !self.cost.pays(Some(expected.time(1)), missing * BLOCK_POSITIONS) {
             return false;
         }
         let ticket = remote.ticket();
@@ -142,11 +141,11 @@ impl Disk {
         }
         let Some(expected) = remote.store.expected() else { return Err(StopReason::RemoteDown) };
         let blocks = local..found;
-        let compute = self.cost.compute_time(blocks.len() * BLOCK_POSITIONS);
-        if compute.is_some_and(|compute| compute <= expected.time(blocks.len())) {
+        let tokens_fetched = blocks.len() * BLOCK_POSITIONS;
+        if !self.cost.pays(Some(expected.time(blocks.len())), tokens_fetched) {
             return Err(StopReason::RemoteSlower);
         }
-        let patience = patience(expected, blocks.len(), compute);
+        let patience = patience(expected, blocks.len(), self.cost.compute_time(tokens_fetched));
         let ttl = ttl.map_or(UNUSED_TTL, |ttl| ttl.min(UNUSED_TTL));
         Ok(Some(RemotePart { chain: chain(roots, tokens, found), blocks, patience, ttl }))
     }

@@ -16,11 +16,13 @@
 //! | `setup`    | how a tier is configured, and where its bytes are              |
 //! | `find`     | the stored part of a prompt, and why it is not longer          |
 //! | `spill`    | copying computed blocks to slots                               |
+//! | `writes`   | which blocks are worth writing, and when                       |
 //! | `load`     | reading slots into blocks                                      |
 //! | `fetch`    | how long a waiting request waits for a load                    |
 //! | `prefetch` | loading prefixes before any request wants them                 |
 //! | `release`  | unpinning and dropping                                         |
 //! | `deleted`  | dropping the blocks of deleted prompts                         |
+//! | `follow`   | what another process writes, and taking over from it           |
 //! | `remote`   | the shared store                                               |
 //! | `lookup`   | lookups in the shared store                                    |
 //! | `share`    | offering blocks to the shared store                            |
@@ -28,6 +30,7 @@
 mod deleted;
 mod fetch;
 mod find;
+mod follow;
 mod load;
 mod lookup;
 mod prefetch;
@@ -37,25 +40,28 @@ mod setup;
 mod share;
 mod spill;
 mod states;
+mod writes;
 
 use std::time::Duration;
 
-use kvik_cache::tier::{self, CostModel, DiskShare, Reads, Relation, SlotId, Tier};
+use kvik_cache::tier::{self, ByLevel, CostModel, DiskShare, Level, Observed, Relation, SlotId, Tier};
 use kvik_cache::{AuxiliaryState, Identity, NamespaceId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::namespaces::NamespaceTable;
 use super::ram::Ram;
-use crate::stats::DiskStats;
+use crate::stats::{DiskStats, WriteStats};
 use crate::store::BlockStore;
 use remote::Remote;
 
 pub use deleted::forget_at_rest;
 pub use setup::{
-    DiskOpened, DiskSetup, RemoteSetup, RemoteWrites, bits_name, buffers, store_config, writes_max,
+    DiskOpened, DiskSetup, DiskWrites, RemoteSetup, RemoteWrites, bits_name, buffers, store_config,
+    writes_max,
 };
 
 pub(super) use fetch::{Fetch, Wanted};
+pub(super) use follow::Erased;
 pub(super) use share::Offered;
 pub(super) use spill::{SpillContext, Spilled, Stored};
 pub(super) use states::StateBehind;
@@ -81,24 +87,19 @@ pub(super) struct Disk {
     related: FxHashMap<u64, Relation>,
     /// Content keys of private prompts: their own tenant may know that they were private.
     private: FxHashSet<u64>,
+    /// Changes of another process in slots that are being read.
+    unobserved: Vec<Observed>,
+    /// Prefixes that another process has erased, to be dropped from RAM.
+    erased: Vec<Erased>,
     epoch_s: u64,
     next_ticket: u64,
     /// Blocks being written.
     writing: usize,
     writes_max: usize,
+    /// Which blocks are written.
+    write_policy: writes::Writes,
     /// The store that nodes share, if configured.
     remote: Option<Remote>,
-}
-
-/// Tokens that are not in the memory they are computed with, by where they are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct LowerTiers {
-    /// In the host's memory, while blocks in use are on a device.
-    pub(super) host: usize,
-    /// On disk.
-    pub(super) disk: usize,
-    /// In the store that nodes share.
-    pub(super) remote: usize,
 }
 
 /// The parts of the scheduler that a load uses: blocks in RAM, and the namespaces of what it reads.
@@ -110,35 +111,18 @@ pub(super) struct LoadContext<'a> {
     pub(super) now: Duration,
 }
 
-impl LowerTiers {
-    /// Counts `tokens` tokens whose blocks are read like this: all as disk tokens unless every block is in the host's
-    /// memory.
-    fn of(tokens: usize, reads: Reads) -> LowerTiers {
-        match reads.disk {
-            0 => LowerTiers { host: tokens, ..LowerTiers::default() },
-            _ => LowerTiers { disk: tokens, ..LowerTiers::default() },
-        }
-    }
-
-    /// The total.
-    pub(super) fn tokens(self) -> usize {
-        self.host + self.disk + self.remote
-    }
-
-    /// The part that covers at most `tokens` tokens, remote ones first.
-    pub(super) fn at_most(self, tokens: usize) -> LowerTiers {
-        let remote = self.remote.min(tokens);
-        let local = tokens - remote;
-        LowerTiers { host: self.host.min(local), disk: self.disk.min(local), remote }
-    }
+/// Counts `tokens` tokens whose blocks are read like this: all as those of the slowest tier, for which a request waits.
+fn tokens_of(tokens: usize, reads: ByLevel) -> ByLevel {
+    ByLevel::of(reads.slowest().unwrap_or(Level::Host), tokens)
 }
 
 impl Disk {
     pub(super) fn new(setup: DiskSetup, auxiliary: AuxiliaryState) -> Disk {
-        let DiskSetup { tier, store, related, epoch_s, writes_max, warm_blocks, remote, .. } = setup;
+        let DiskSetup { tier, store, related, epoch_s, writes_max, writes, warm_blocks, remote, .. } = setup;
         Disk {
             // Hot prefixes come back without recurrent states, without which no sequence could continue.
             found: if auxiliary.state_bytes > 0 { Vec::new() } else { tier.warmest(warm_blocks, epoch_s) },
+            write_policy: writes::Writes::new(writes, &auxiliary, &*store),
             tier,
             store,
             cost: CostModel::default(),
@@ -149,6 +133,8 @@ impl Disk {
             candidates: Vec::new(),
             related: related.into_iter().map(|(relation, key)| (key, relation)).collect(),
             private: FxHashSet::default(),
+            unobserved: Vec::new(),
+            erased: Vec::new(),
             epoch_s,
             next_ticket: 0,
             writing: 0,
@@ -157,13 +143,10 @@ impl Disk {
         }
     }
 
-    /// Counts slots by where they are read from.
-    fn reads<'a>(&self, slots: impl IntoIterator<Item = &'a SlotId>) -> Reads {
-        let mut reads = Reads::default();
-        for &slot in slots {
-            let place = if self.store.is_in_host(slot) { &mut reads.host } else { &mut reads.disk };
-            *place += 1;
-        }
+    /// Counts slots by the tier that they are read from.
+    fn reads<'a>(&self, slots: impl IntoIterator<Item = &'a SlotId>) -> ByLevel {
+        let mut reads = ByLevel::default();
+        slots.into_iter().for_each(|&slot| reads[self.store.level(slot)] += 1);
         reads
     }
 
@@ -184,18 +167,30 @@ impl Disk {
     }
 
     /// Statistics, for blocks of `block_bytes` bytes; `None` if there is no disk.
-    pub(super) fn stats(&self, block_bytes: usize) -> Option<DiskStats> {
+    pub(super) fn stats(&self, block_bytes: usize, now: Duration) -> Option<DiskStats> {
         let copies = self.unfinished.iter().map(spill::Unfinished::blocks_left).sum::<usize>();
         (!self.is_absent()).then(|| DiskStats {
+            role: self.store.role(),
             tier: self.tier.stats(),
             writing: self.writing + copies + self.states.len(),
+            writes: self.write_stats(now),
             loads: self.loads.len(),
             prefetch_candidates: self.candidates.len(),
-            load_rate: self.cost.disk_rate(block_bytes),
+            load_rate: self.cost.load_rate(Level::Disk, block_bytes),
             host: self.store.host(),
-            host_load_rate: self.cost.host_rate(block_bytes),
+            host_load_rate: self.cost.load_rate(Level::Host, block_bytes),
             compute_rate: self.cost.compute_rate(),
         })
+    }
+
+    fn write_stats(&self, now: Duration) -> WriteStats {
+        let (wear, now_s) = (self.store.wear(), self.wall_s(now));
+        WriteStats {
+            policy: self.write_policy.policy(),
+            waiting_blocks: self.write_policy.blocks_waiting(),
+            today_bytes: wear.today(now_s),
+            year_bytes: wear.year(now_s),
+        }
     }
 
     /// The namespaces of everything that is being read, written or prefetched.
@@ -277,7 +272,7 @@ mod tests {
         let new = Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
         assert_eq!(
             disk.lookup(&roots, &tokens, new, now),
-            (new, LowerTiers::default()),
+            (new, ByLevel::default()),
             "not even why it knows nothing"
         );
         let mut context = LoadContext { ram: &mut ram, namespaces: &table, running: 0, now };
@@ -285,7 +280,10 @@ mod tests {
             (Fetch::default(), Wanted { namespace, tokens: &tokens, known: 0, ttl: None });
         assert!(!disk.fetch(&mut fetch, wanted, &mut context) && fetch.verdict.is_none());
         assert!(disk.loads().is_empty() && !disk.has_candidates() && !disk.drop_unfinished(&mut ram));
-        assert_eq!((disk.stats(1).is_none(), disk.next_expiry(), disk.next_deadline()), (true, None, None));
+        assert_eq!(
+            (disk.stats(1, now).is_none(), disk.next_expiry(), disk.next_deadline()),
+            (true, None, None)
+        );
         assert_eq!(disk.clear(None, now), 0);
     }
 }

@@ -31,8 +31,12 @@ impl Disk {
         }
     }
 
-    /// Drops all blocks that are neither pinned nor in use, of one tenant or of all; returns how many.
+    /// Drops all blocks that are neither pinned nor in use, of one tenant or of all; returns how many. None of a disk that
+    /// another process writes.
     pub(crate) fn clear(&mut self, owner: Option<u64>, now: Duration) -> usize {
+        if !self.writes() {
+            return 0;
+        }
         let drops = |record: &Record| !record.pinned && owner.is_none_or(|owner| record.owner == owner);
         let slots = self.tier.remove(self.wall_s(now), drops);
         slots.iter().for_each(|&slot| self.store.erase(slot));

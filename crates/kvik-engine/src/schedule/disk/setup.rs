@@ -3,13 +3,13 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use kvik_cache::Identity;
-use kvik_cache::tier::{Record, Relation, SlotId, Tier, Use};
+use kvik_cache::tier::{Relation, Tier, WritePolicy};
 use kvik_kernels::KV_LAYOUT_VERSION;
 
+use crate::stats::DiskRole;
 use crate::store::remote::RemoteStore;
 use crate::store::{
-    BlockStore, Buffer, Completed, Opened, Store, StoreConfig, StoreError, Waker, bytes_allowed,
+    BlockStore, Buffers, HostStore, Opened, Store, StoreConfig, StoreError, Waker, bytes_allowed,
 };
 
 /// Memory for blocks being read from and written to disk.
@@ -29,12 +29,24 @@ pub struct DiskSetup {
     pub warm_blocks: usize,
     /// Maximum number of blocks being written; the other buffers of the store are for reading.
     pub writes_max: usize,
+    /// Which blocks are written.
+    pub writes: DiskWrites,
     /// Seconds since 1970 when the scheduler's clock was at zero.
     pub epoch_s: u64,
     /// Woken by `store`, and by the store of `remote`, when something is completed.
     pub waker: Waker,
     /// The store that nodes share.
     pub remote: Option<RemoteSetup>,
+}
+
+/// Which blocks are written to the disk, and how many bytes a day.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskWrites {
+    /// Which of them.
+    pub policy: WritePolicy,
+    /// Bytes of a day (UTC) after which only pinned prompts are written; unlimited when `None`. Writes in progress may
+    /// exceed it by the bytes of the transfer buffers.
+    pub day_bytes_max: Option<u64>,
 }
 
 /// The shared store, and what is written to it.
@@ -65,6 +77,8 @@ pub struct DiskOpened {
     pub slots: u32,
     /// Number of blocks found.
     pub held: usize,
+    /// Whether this process writes it.
+    pub role: DiskRole,
     /// Messages for the operator.
     pub notes: Vec<String>,
 }
@@ -114,52 +128,36 @@ impl DiskSetup {
         let waker = Waker::default();
         let wake = waker.clone();
         let Opened { mut store, slots, records, notes, related } = Store::open(config, move || wake.wake())?;
-        let held = records.len();
+        let (held, role) = (records.len(), store.role());
         let (tier, surplus) = Tier::with(slots, records);
         surplus.into_iter().for_each(|slot| store.erase(slot));
         let (store, writes_max) = (Box::new(store), writes_max(config.buffers));
-        let setup = DiskSetup { tier, store, related, warm_blocks, writes_max, epoch_s, waker, remote: None };
-        Ok(DiskOpened { setup, slots, held, notes })
+        let setup = DiskSetup {
+            tier,
+            store,
+            related,
+            warm_blocks,
+            writes_max,
+            writes: DiskWrites::default(),
+            epoch_s,
+            waker,
+            remote: None,
+        };
+        Ok(DiskOpened { setup, slots, held, role, notes })
     }
 
     /// No disk: a tier without slots.
     pub fn none() -> DiskSetup {
         DiskSetup {
             tier: Tier::new(0),
-            store: Box::new(NoStore),
+            store: Box::new(HostStore::alone(Buffers::new(0, 0), 0, Waker::default())),
             related: Vec::new(),
             warm_blocks: 0,
             writes_max: 0,
+            writes: DiskWrites::default(),
             epoch_s: 0,
             waker: Waker::default(),
             remote: None,
         }
-    }
-}
-
-/// The store of a tier without slots. No block is ever placed there, so there is nothing to write or read.
-struct NoStore;
-
-impl BlockStore for NoStore {
-    fn payload_bytes(&self) -> usize {
-        0
-    }
-
-    fn buffer(&mut self) -> Option<Buffer> {
-        None
-    }
-
-    fn write(&mut self, _: SlotId, _: &Record, _: Buffer) {}
-
-    fn read(&mut self, _: u64, _: SlotId, _: Identity, _: Buffer) {}
-
-    fn touch(&mut self, _: SlotId, _: Use) {}
-
-    fn pin(&mut self, _: SlotId, _: bool) {}
-
-    fn erase(&mut self, _: SlotId) {}
-
-    fn completed(&mut self) -> Option<Completed> {
-        None
     }
 }

@@ -11,9 +11,10 @@ use std::time::Duration;
 use kvik_cache::tier::{run_after, runs};
 use kvik_cache::{Identity, NamespaceId, SeqId, Token, whole_blocks};
 
+use super::Disk;
 use super::setup::RemoteWrites;
 use super::spill::SpillContext;
-use super::{Disk, LoadContext};
+use crate::schedule::namespaces::NamespaceTable;
 use crate::schedule::ram::Ram;
 use crate::store::remote::RemoteStore;
 
@@ -94,9 +95,15 @@ impl Disk {
     }
 
     /// Queues the whole blocks of a prefix to be offered to other nodes, unless they have all of it.
-    pub(crate) fn share(&mut self, prefix: &Offered<'_>, context: &mut LoadContext<'_>) {
+    pub(crate) fn share(
+        &mut self,
+        prefix: &Offered<'_>,
+        ram: &mut Ram,
+        namespaces: &NamespaceTable,
+        now: Duration,
+    ) {
         let Offered { namespace, tokens, ttl, is_reused } = *prefix;
-        let (roots, tokens) = (context.namespaces.roots(namespace), whole_blocks(tokens));
+        let (roots, tokens) = (namespaces.roots(namespace), whole_blocks(tokens));
         let is_shared = self.shares(roots);
         let Some(remote) = self.remote.as_mut().filter(|_| is_shared) else { return };
         if remote.store.expected().is_none() {
@@ -106,7 +113,7 @@ impl Disk {
         if !wants_some(&mut *remote.store, roots.owner, &blocks) {
             return;
         }
-        let (seq, cache) = (context.ram.new_seq(), &mut context.ram.cache);
+        let (seq, cache) = (ram.new_seq(), &mut ram.cache);
         if cache.lease(seq, namespace, tokens) < tokens.len() {
             return cache.abandon(seq);
         }
@@ -118,7 +125,7 @@ impl Disk {
             blocks,
             offered: 0,
             ttl,
-            since: context.now,
+            since: now,
             is_reused,
         });
         remote.copies.surplus().iter().for_each(|copy| cache.abandon(copy.seq));

@@ -50,6 +50,21 @@ impl Spilled {
         Spilled { reused: tokens / BLOCK_POSITIONS, ..Spilled::default() }
     }
 
+    /// Whole blocks that were reused.
+    pub(super) fn reused_blocks(&self) -> usize {
+        self.reused
+    }
+
+    /// Tokens of the spilled blocks.
+    pub(super) fn tokens(&self) -> usize {
+        self.blocks * BLOCK_POSITIONS
+    }
+
+    /// Tokens of the blocks that were reused.
+    pub(super) fn reused_tokens(&self) -> usize {
+        self.reused * BLOCK_POSITIONS
+    }
+
     /// Number of blocks of a prompt, if its last one is still to be spilled and a pin ends with it now: a pin that was
     /// removed in the meantime must not come back from the disk.
     fn pinned_blocks(&self, cache: &Cache, namespace: NamespaceId, prompt: &[Token]) -> Option<usize> {
@@ -123,7 +138,7 @@ impl Unfinished {
 }
 
 impl Disk {
-    /// Spills what a running sequence has completed, or all of a sequence that has `ended`.
+    /// Spills what the write policy wants of a running sequence, or of one that has `ended`.
     pub(crate) fn spill(
         &mut self,
         spilled: &mut Spilled,
@@ -131,7 +146,8 @@ impl Disk {
         ended: bool,
         context: SpillContext<'_>,
     ) {
-        if self.hand_over(spilled, stored, context) == Handed::All && ended {
+        let due = self.write_policy.due_while_running(spilled);
+        if self.hand_over(spilled, stored, due, context) == Handed::All && ended {
             self.note_end(spilled, stored.lifetime, context.now);
         }
     }
@@ -148,7 +164,7 @@ impl Disk {
         unfinished.retain_mut(|copy| {
             let context = SpillContext { cache: &ram.cache, namespaces, runner, now };
             let mut spilled = copy.spilled;
-            let handed = self.hand_over(&mut spilled, &copy.stored(), context);
+            let handed = self.hand_over(&mut spilled, &copy.stored(), usize::MAX, context);
             copy.spilled = spilled;
             if handed != Handed::Some {
                 self.note_end(&mut copy.spilled, copy.lifetime, now);
@@ -159,7 +175,7 @@ impl Disk {
         self.unfinished = unfinished;
     }
 
-    /// Holds the blocks of a sequence that has ended, if the disk has not taken all of them.
+    /// Holds the blocks of a sequence that has ended, if the disk has not taken all of them and not too many wait.
     pub(crate) fn spill_later(
         &mut self,
         mut spilled: Spilled,
@@ -167,11 +183,18 @@ impl Disk {
         ram: &mut Ram,
         now: Duration,
     ) {
+        match self.unfinished.len() < UNFINISHED_MAX {
+            true => self.hold(spilled, stored, ram, now),
+            false => self.note_end(&mut spilled, stored.lifetime, now),
+        }
+    }
+
+    /// Holds the blocks of a sequence that has ended, if the disk has not taken all of them.
+    pub(super) fn hold(&mut self, mut spilled: Spilled, stored: &Stored<'_>, ram: &mut Ram, now: Duration) {
         let Stored { namespace, tokens, prompt, lifetime, .. } = *stored;
         let whole = tokens.len() - tokens.len() % BLOCK_POSITIONS;
-        let handed = spilled.blocks * BLOCK_POSITIONS;
-        let full = self.unfinished.len() >= UNFINISHED_MAX;
-        if !self.takes(&spilled) || handed >= whole || full {
+        let handed = spilled.tokens();
+        if !self.takes(&spilled) || handed >= whole {
             return self.note_end(&mut spilled, lifetime, now);
         }
         let seq = ram.new_seq();
@@ -192,9 +215,10 @@ impl Disk {
         });
     }
 
-    /// Gives up unwanted copies of sequences that have ended, and of prefixes for other nodes.
+    /// Gives up unwanted copies of sequences that have ended, and of prefixes for other nodes, and forgets what waits.
     pub(crate) fn give_up(&mut self, ram: &mut Ram, is_unwanted: impl Fn(NamespaceId, &[Token]) -> bool) {
         self.drop_copies(ram, &is_unwanted);
+        self.write_policy.forget(&is_unwanted);
         self.unfinished.retain(|copy| {
             let unwanted = is_unwanted(copy.namespace, &copy.tokens);
             if unwanted {
@@ -215,11 +239,18 @@ impl Disk {
 
     /// Whether more blocks of a sequence can be spilled.
     fn takes(&self, spilled: &Spilled) -> bool {
-        !spilled.is_given_up && !self.is_absent()
+        !spilled.is_given_up && !self.is_absent() && self.writes()
     }
 
-    /// Spills the blocks of a sequence that were not spilled yet.
-    fn hand_over(&mut self, spilled: &mut Spilled, stored: &Stored<'_>, context: SpillContext<'_>) -> Handed {
+    /// Spills the blocks of a sequence that were not spilled yet: of those that are not on disk, the first `due` and
+    /// those of a pinned prompt.
+    fn hand_over(
+        &mut self,
+        spilled: &mut Spilled,
+        stored: &Stored<'_>,
+        due: usize,
+        context: SpillContext<'_>,
+    ) -> Handed {
         if !self.takes(spilled) {
             return Handed::Nothing;
         }
@@ -234,13 +265,14 @@ impl Disk {
             now_s: self.wall_s(now),
         };
         self.keep_in_use(spilled, &source);
-        self.hand_over_blocks(spilled, &source, runner)
+        self.hand_over_blocks(spilled, &source, due.max(source.pinned_blocks.unwrap_or(0)), runner)
     }
 
     fn hand_over_blocks(
         &mut self,
         spilled: &mut Spilled,
         source: &Source<'_>,
+        due: usize,
         runner: &dyn Runner,
     ) -> Handed {
         let ttl_s = ttl_s(source.lifetime);
@@ -251,6 +283,13 @@ impl Disk {
             let link = before.child(tokens);
             let mut held = Some(link.identity);
             if !self.tier.holds(&link.identity, source.now_s) {
+                if spilled.blocks >= due {
+                    return Handed::All;
+                }
+                if !self.has_budget(source) {
+                    spilled.is_given_up = true;
+                    return Handed::Nothing;
+                }
                 let Some(buffer) = self.take_buffer() else { return Handed::Some };
                 let record = source.record(before, link, tokens, block);
                 held = record.and_then(|record| self.write(record, source, block, buffer, runner));
@@ -271,6 +310,13 @@ impl Disk {
             }
         }
         Handed::All
+    }
+
+    /// Whether a block of this sequence may be written today. Prompts that are pinned, or will be when they have been
+    /// computed, are always written.
+    fn has_budget(&self, source: &Source<'_>) -> bool {
+        let is_pinned = source.lifetime.pin || source.pinned_blocks.is_some();
+        is_pinned || self.write_policy.has_budget(&self.store.wear(), source.now_s)
     }
 
     /// Renews the time to live of spilled blocks while their sequence exists, each time half of it is over.

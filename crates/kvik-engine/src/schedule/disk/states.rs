@@ -82,7 +82,7 @@ pub(super) fn before_pieces(tokens: &mut Vec<Token>) {
 impl Disk {
     /// Whether a state may be spilled now.
     pub(crate) fn takes_states(&self) -> bool {
-        !self.is_absent() && self.states.len() < WRITES_MAX
+        !self.is_absent() && self.writes() && self.states.len() < WRITES_MAX
     }
 
     /// Starts to write the state that `read` returns. Does nothing, and does not call `read`, if the state is stored

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use super::*;
+use crate::stats::DiskRole;
 
 /// Blocks that fit below the child's file size limit, and that limit in units of 512 bytes: the write of
 /// the next block stops in its middle.
@@ -87,7 +88,7 @@ fn a_removed_directory_is_created_again() {
     });
     assert_eq!(store.get(0, record(0).identity), Err(IoFault::Corrupt));
     assert_eq!(store.get(1, record(11).identity), Ok(()));
-    assert!(matches!(open(&scene.config), Err(StoreError::InUse { .. })), "the new lock is held too");
+    assert_ne!(scene.open().store.role(), DiskRole::Writer, "the new lock is held too");
     drop(store);
     assert_eq!(scene.survivors(), [(1, record(11))]);
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::stats::DiskRole;
+use crate::store::writers;
 
 #[test]
 fn blocks_are_read_as_they_were_written() {
@@ -164,12 +166,15 @@ fn files_are_accessible_to_the_user_only() {
 }
 
 #[test]
-fn a_store_has_one_user_at_a_time() {
+fn a_store_has_one_writer_at_a_time() {
     let scene = Scene::filled(1);
     let opened = scene.open();
-    assert!(matches!(open(&scene.config), Err(StoreError::InUse { .. })));
+    let own = DiskRole::Reader { of: Some(std::process::id()) };
+    assert_eq!((opened.store.role(), scene.open().store.role()), (DiskRole::Writer, own));
+    assert_eq!(writers(&scene.config.dir), [Some(std::process::id())]);
     let other = StoreConfig { model: [2; 32], ..scene.config.clone() };
-    assert!(open(&other).is_ok());
+    assert_eq!(open(&other).unwrap().store.role(), DiskRole::Writer);
     drop(opened);
-    assert!(open(&scene.config).is_ok());
+    assert!(writers(&scene.config.dir).is_empty());
+    assert_eq!(scene.open().store.role(), DiskRole::Writer);
 }

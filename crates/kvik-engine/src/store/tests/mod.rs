@@ -7,6 +7,7 @@ mod hang;
 mod kill;
 mod life;
 mod neighbours;
+mod shared;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,8 +16,10 @@ use kvik_cache::tier::{BlockTokens, IoFault, Record, SlotId, Use};
 use kvik_cache::{Identity, Token};
 use tempfile::TempDir;
 
-use super::{Buffer, Completed, Opened, Store, StoreConfig, StoreError};
+use super::{BlockStore, Buffer, Completed, Opened, Store, StoreConfig, StoreError};
 
+/// Maximum time of calls that wait for nobody, on a machine that has more to do.
+const NO_WAIT: Duration = Duration::from_secs(5);
 /// Not a multiple of a page or of a vector.
 pub(super) const PAYLOAD_BYTES: usize = 10_007;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvik_cache::tier::Tier;
+use kvik_cache::tier::{Level, Tier};
 use kvik_cache::{StopReason, Token};
 use kvik_engine::api::{GeneratedToken, Report, Request};
 use kvik_engine::schedule::disk::DiskSetup;
@@ -103,13 +103,15 @@ fn what_the_device_has_no_room_for_is_in_the_hosts_memory() {
     assert!(cold.iter().all(|(_, report)| report.cached_tokens < 32), "{cold:?}");
     // By the clock of the test computing may be the faster way, and then it is taken.
     let cheaper = |report: &Report| report.cache == Some(StopReason::RecomputeWasCheaper);
-    let of_host = |(_, report): &(_, Report)| report.host_tokens >= 32 && report.disk_tokens == 0;
+    let of_host =
+        |(_, report): &(_, Report)| report.loaded[Level::Host] >= 32 && report.loaded[Level::Disk] == 0;
     assert!(from_host.iter().all(|asked| of_host(asked) || cheaper(&asked.1)), "{from_host:?}");
     assert!(from_host.iter().any(of_host), "{from_host:?}");
     for restarted in [false, true] {
         let [first, second] = life(above()).try_into().unwrap();
         assert_eq!((answers(&first), answers(&second)), (answers(&cold), answers(&cold)));
-        let loaded = |(_, report): &(_, Report)| report.host_tokens + report.disk_tokens >= 32;
+        let loaded =
+            |(_, report): &(_, Report)| report.loaded[Level::Host] + report.loaded[Level::Disk] >= 32;
         assert_eq!(first.iter().any(loaded), restarted, "{first:?}");
         assert!(second.iter().any(loaded), "{second:?}");
         assert!(second.iter().all(|asked| loaded(asked) || cheaper(&asked.1)), "{second:?}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvik_cache::Identity;
 use kvik_cache::tier::{IoFault, Record, SlotId, Tier, Use};
 use kvik_engine::config::EngineConfig;
-use kvik_engine::schedule::disk::DiskSetup;
+use kvik_engine::schedule::disk::{DiskSetup, DiskWrites};
 use kvik_engine::schedule::{RequestLimits, Scheduler};
 use kvik_engine::store::BlockStore;
 use kvik_engine::store::Waker;
@@ -100,7 +100,8 @@ impl MemoryDisk {
         assert!(surplus.is_empty());
         let store = Box::new(Handle { disk: self.clone(), buffers: Buffers::new(256, self.block_bytes) });
         let (waker, related, epoch_s) = (Waker::default(), Vec::new(), EPOCH_S);
-        DiskSetup { tier, store, related, warm_blocks, writes_max, epoch_s, waker, remote: None }
+        let writes = DiskWrites::default();
+        DiskSetup { tier, store, related, warm_blocks, writes_max, writes, epoch_s, waker, remote: None }
     }
 }
 

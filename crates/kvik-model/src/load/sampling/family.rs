@@ -7,7 +7,7 @@ use super::SamplingOptions;
 use crate::Arch;
 
 /// A family of models.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Family {
     /// Its name.
     pub(super) name: &'static str,
@@ -19,6 +19,13 @@ pub(super) struct Family {
     pub(super) sampling: SamplingOptions,
 }
 
+impl Family {
+    /// The settings that its makers recommend where thinking is switched off, if these are others.
+    pub(super) fn without_thinking(&self) -> Option<&'static SamplingOptions> {
+        WITHOUT_THINKING.iter().find(|(name, _)| *name == self.name).map(|(_, sampling)| sampling)
+    }
+}
+
 /// The family of a model by its architecture and its name.
 pub(super) fn family_of(arch: Arch, name: &str) -> Option<&'static Family> {
     let name = plain(name);
@@ -26,6 +33,11 @@ pub(super) fn family_of(arch: Arch, name: &str) -> Option<&'static Family> {
     FAMILIES
         .iter()
         .find(|family| (family.archs.is_empty() || family.archs.contains(&arch)) && is_named(family.names))
+}
+
+/// The name of a family, as the table has it.
+pub(super) fn family_named(name: &str) -> Option<&'static str> {
+    FAMILIES.iter().map(|family| family.name).find(|found| *found == name)
 }
 
 fn plain(name: &str) -> String {
@@ -197,6 +209,14 @@ static FAMILIES: &[Family] = &[
     },
 ];
 
+/// Families with other settings where thinking is switched off.
+static WITHOUT_THINKING: &[(&str, SamplingOptions)] = &[
+    // Qwen/Qwen3-0.6B, "Best Practices", non-thinking mode.
+    ("Qwen3", triple(0.7, 0.8, 20)),
+    // Qwen/Qwen3.5-35B-A3B, "Best Practices", non-thinking mode for general tasks.
+    ("Qwen3.5", SamplingOptions { presence_penalty: Some(1.5), ..triple(0.7, 0.8, 20) }),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,6 +263,16 @@ mod tests {
         check(Arch::Lfm2, "LFM2.5-1.2B-Instruct", Some("LFM2.5"));
         check(Arch::Lfm2, "LFM2 350M", Some("LFM2"));
         check(Arch::Olmo2, "Olmo-3-7B-Think", Some("Olmo 3 Think"));
+    }
+
+    #[test]
+    fn every_row_without_thinking_is_of_a_family() {
+        for (name, sampling) in WITHOUT_THINKING {
+            let family = FAMILIES.iter().find(|family| family.name == *name).unwrap();
+            assert_eq!(family.without_thinking(), Some(sampling));
+            assert_ne!(family.sampling, *sampling, "{name}");
+        }
+        assert_eq!(FAMILIES[0].without_thinking(), None);
     }
 
     #[test]

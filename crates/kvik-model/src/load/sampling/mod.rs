@@ -5,6 +5,8 @@
 //! ```text
 //! request ▶ flag ▶ file (`general.sampling.*`, generation_config.json) ▶ family (a table) ▶ kvik
 //! ```
+//!
+//! Where a request switches thinking off, the numbers of a family for thinking give way to its others.
 
 mod family;
 mod files;
@@ -15,7 +17,7 @@ use kvik_text::sampler::Sampling;
 
 use crate::ModelConfig;
 
-use family::family_of;
+use family::{Family, family_named, family_of};
 pub use files::FileSampling;
 
 /// Settings of the sampler, as far as a source has them.
@@ -40,6 +42,15 @@ pub struct SamplingOptions {
 }
 
 impl SamplingOptions {
+    /// The likeliest token at each position, without penalties, whatever the model's makers recommend.
+    pub const GREEDY: SamplingOptions = SamplingOptions {
+        temperature: Some(0.0),
+        repetition_penalty: Some(1.0),
+        presence_penalty: Some(0.0),
+        frequency_penalty: Some(0.0),
+        ..SamplingOptions::NONE
+    };
+
     /// No setting.
     pub const NONE: SamplingOptions = SamplingOptions {
         temperature: None,
@@ -75,6 +86,17 @@ pub enum SamplingSource {
 }
 
 impl SamplingSource {
+    /// The source of this name in answers, and of this family; kvik's own where there is none of that name.
+    pub fn named(name: &str, family: Option<&str>) -> SamplingSource {
+        match name {
+            "family" => SamplingSource::Family(family.and_then(family_named).unwrap_or("unknown")),
+            "file" => SamplingSource::File,
+            "flag" => SamplingSource::Flag,
+            "request" => SamplingSource::Request,
+            _ => SamplingSource::Kvik,
+        }
+    }
+
     /// Its name in answers.
     pub fn name(self) -> &'static str {
         match self {
@@ -115,6 +137,19 @@ impl<T> Sourced<T> {
     }
 }
 
+impl<T: Copy + PartialEq> Sourced<T> {
+    /// The setting where thinking is switched off. `other` is recommended then, and replaces `usual`, which is
+    /// recommended for thinking, also where the model's files repeat it.
+    fn without_thinking(self, usual: Option<T>, other: Option<T>, source: SamplingSource) -> Sourced<T> {
+        let gives_way = match self.source {
+            SamplingSource::Kvik | SamplingSource::Family(_) => true,
+            SamplingSource::File => usual == Some(self.value),
+            SamplingSource::Flag | SamplingSource::Request => false,
+        };
+        self.under(other.filter(|_| gives_way), source)
+    }
+}
+
 /// The settings of the sampler that are in force where a request sets none.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingDefaults {
@@ -134,6 +169,8 @@ pub struct SamplingDefaults {
     pub frequency_penalty: Sourced<f32>,
     /// As [`SamplingOptions::penalty_last_n`].
     pub penalty_last_n: Sourced<i64>,
+    /// The family of the model, which may recommend other settings where thinking is switched off.
+    family: Option<&'static Family>,
 }
 
 impl Default for SamplingDefaults {
@@ -153,6 +190,7 @@ impl SamplingDefaults {
         presence_penalty: Sourced::own(0.0),
         frequency_penalty: Sourced::own(0.0),
         penalty_last_n: Sourced::own(64),
+        family: None,
     };
 
     /// Those of a model: its files' where they have them, else its family's, else kvik's.
@@ -161,7 +199,38 @@ impl SamplingDefaults {
         let known = family.map_or(SamplingDefaults::KVIK, |family| {
             SamplingDefaults::KVIK.under(&family.sampling, SamplingSource::Family(family.name))
         });
-        known.under(&files.options, SamplingSource::File)
+        SamplingDefaults { family, ..known.under(&files.options, SamplingSource::File) }
+    }
+
+    /// These for an answer whose request switches thinking on or off, or says nothing of it.
+    #[must_use]
+    pub fn for_thinking(self, thinks: Option<bool>) -> SamplingDefaults {
+        match self.family.filter(|_| thinks == Some(false)) {
+            Some(family) => self.without_thinking(family),
+            None => self,
+        }
+    }
+
+    fn without_thinking(self, family: &Family) -> SamplingDefaults {
+        let Some(other) = family.without_thinking() else { return self };
+        let (usual, source) = (&family.sampling, SamplingSource::Family(family.name));
+        let penalties = [
+            (self.repetition_penalty, usual.repetition_penalty, other.repetition_penalty),
+            (self.presence_penalty, usual.presence_penalty, other.presence_penalty),
+            (self.frequency_penalty, usual.frequency_penalty, other.frequency_penalty),
+        ];
+        let [repetition_penalty, presence_penalty, frequency_penalty] =
+            penalties.map(|(own, usual, other)| own.without_thinking(usual, other, source));
+        SamplingDefaults {
+            temperature: self.temperature.without_thinking(usual.temperature, other.temperature, source),
+            top_k: self.top_k.without_thinking(usual.top_k, other.top_k, source),
+            top_p: self.top_p.without_thinking(usual.top_p, other.top_p, source),
+            min_p: self.min_p.without_thinking(usual.min_p, other.min_p, source),
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            ..self
+        }
     }
 
     /// These where `options`, a stronger source, sets nothing.
@@ -176,6 +245,7 @@ impl SamplingDefaults {
             presence_penalty: self.presence_penalty.under(options.presence_penalty, source),
             frequency_penalty: self.frequency_penalty.under(options.frequency_penalty, source),
             penalty_last_n: self.penalty_last_n.under(options.penalty_last_n, source),
+            family: self.family,
         }
     }
 
@@ -258,6 +328,16 @@ mod tests {
     }
 
     #[test]
+    fn a_source_is_read_by_its_name() {
+        use SamplingSource::{Family, File, Flag, Kvik, Request};
+        for source in [Kvik, Family("kvik-tiny"), File, Flag, Request] {
+            assert_eq!(SamplingSource::named(source.name(), Some("kvik-tiny")), source);
+        }
+        assert_eq!(SamplingSource::named("family", Some("none of them")), Family("unknown"));
+        assert_eq!(SamplingSource::named("moon", None), Kvik);
+    }
+
+    #[test]
     fn settings_are_taken_each_on_its_own() {
         let file = SamplingOptions { top_p: Some(0.9), penalty_last_n: Some(-1), ..setting(0.6) };
         let flags = SamplingOptions { top_k: Some(0), presence_penalty: Some(0.5), ..SamplingOptions::NONE };
@@ -278,6 +358,41 @@ mod tests {
             "temperature 0.6 (file), top_k 0 (flag), top_p 0.9 (file), min_p 0.05 (kvik), \
              presence_penalty 0.5 (flag), penalty_last_n -1 (file)"
         );
+    }
+
+    /// The defaults of a Qwen3 with these settings in its files.
+    fn qwen3(file: SamplingOptions) -> SamplingDefaults {
+        let family = family_of(crate::Arch::Qwen3, "Qwen3 0.6B").unwrap();
+        let known = SamplingDefaults::KVIK.under(&family.sampling, SamplingSource::Family(family.name));
+        SamplingDefaults { family: Some(family), ..known.under(&file, SamplingSource::File) }
+    }
+
+    #[test]
+    fn numbers_for_thinking_give_way_where_it_is_switched_off() {
+        let check = |defaults: SamplingDefaults, expect: (f32, f32, SamplingSource)| {
+            for thinks in [None, Some(true)] {
+                assert_eq!(defaults.for_thinking(thinks), defaults, "{thinks:?}");
+            }
+            let off = defaults.for_thinking(Some(false));
+            assert_eq!((off.temperature.value, off.top_p.value, off.temperature.source), expect);
+        };
+        let (family, file) = (SamplingSource::Family("Qwen3"), SamplingSource::File);
+        check(qwen3(SamplingOptions::NONE), (0.7, 0.8, family));
+        // Its files have the numbers for thinking.
+        check(qwen3(SamplingOptions { top_p: Some(0.95), ..setting(0.6) }), (0.7, 0.8, family));
+        // Somebody has chosen another number.
+        check(qwen3(setting(0.3)), (0.3, 0.8, file));
+        let flag = SamplingSource::Flag;
+        check(qwen3(SamplingOptions::NONE).under(&setting(0.6), flag), (0.6, 0.8, flag));
+        check(SamplingDefaults::KVIK, (0.8, 0.95, SamplingSource::Kvik));
+    }
+
+    #[test]
+    fn greedy_is_greedy_whatever_is_recommended() {
+        let recommended = SamplingOptions { repetition_penalty: Some(1.1), ..setting(0.7) };
+        let known = SamplingDefaults::KVIK.under(&recommended, SamplingSource::Family("F"));
+        let sampling = known.under(&SamplingOptions::GREEDY, SamplingSource::Request).sampling();
+        assert_eq!((sampling.temperature, sampling.repetition_penalty), (0.0, 1.0));
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl States {
         let copy = self.saved.iter().find(|saved| saved.mix == mix && saved.tokens == tokens);
         match copy.filter(|_| !tokens.is_empty() && runner.state_bytes() > 0) {
             None => runner.set_state(live, None),
-            Some(saved) if from_bytes => runner.write_state(live, &saved.bytes),
+            Some(saved) if from_bytes => runner.write_state_piece(live, 0, &saved.bytes),
             Some(saved) => runner.set_state(live, Some(saved.slot)),
         }
         live

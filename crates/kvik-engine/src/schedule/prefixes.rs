@@ -1,0 +1,163 @@
+//! The computed prefixes of one model, wherever they are: in RAM, on disk, with other nodes, and compressed. The draft
+//! model's cache goes with them: what is dropped here is dropped there.
+//!
+//! Knows no request. What asks about sequences, such as which namespaces are in use, is told.
+
+use std::time::Duration;
+
+use kvik_cache::{Cache, CacheConfig, CacheError, NamespaceId, SeqId};
+use kvik_model::batch::Runner;
+
+use super::Clock;
+use super::disk::{Disk, DiskSetup, LoadContext, Offered, SpillContext};
+use super::draft::DraftModel;
+use super::kept_parts::CompressedPrefixes;
+use super::namespaces::Sharers;
+use super::ram::Ram;
+use super::tenants::{TenantPart, Tenants};
+use crate::config::EngineConfig;
+use crate::panics::contain;
+use crate::stats::{DiskStats, DraftSource, RemoteStats};
+
+/// The prefixes that are computed.
+pub struct Prefixes {
+    pub(super) ram: Ram,
+    /// The disk tier; without slots when no disk is configured.
+    pub(super) disk: Disk,
+    /// Who owns and who shares them.
+    pub(super) tenants: Tenants,
+    /// Retained positions of prefixes.
+    pub(super) kept_parts: CompressedPrefixes,
+    /// A smaller model that drafts, if configured.
+    pub(super) draft_model: Option<DraftModel>,
+    pub(super) clock: Clock,
+    /// Bytes of a block.
+    pub(super) block_bytes: usize,
+}
+
+impl Prefixes {
+    /// None yet, and no disk.
+    pub(super) fn new(
+        config: &EngineConfig,
+        cache_config: CacheConfig,
+        clock: Clock,
+    ) -> Result<Prefixes, CacheError> {
+        Ok(Prefixes {
+            ram: Ram::new(cache_config, config.auxiliary, config.drafts_from(DraftSource::Tree))?,
+            disk: Disk::new(DiskSetup::none(), config.auxiliary),
+            tenants: Tenants::new(config),
+            kept_parts: CompressedPrefixes::default(),
+            draft_model: None,
+            clock,
+            block_bytes: config.block_bytes,
+        })
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
+    /// Attaches the disk, and makes prefetch candidates of prefixes without a tenant; those of tenants follow when the
+    /// tenants are registered.
+    pub(super) fn attach(&mut self, mut setup: DiskSetup, config: &EngineConfig) {
+        if config.drafts_from(DraftSource::Tree) {
+            setup.tier.index_followers();
+        }
+        self.disk = Disk::new(setup, config.auxiliary);
+        let namespace = self.tenants.namespaces.shared(Sharers::plain([0; 16]), &mut self.ram.cache);
+        self.disk.add_candidates(&[namespace], &self.tenants.namespaces);
+    }
+
+    /// Sets the tenants' shares of RAM and disk. Quotas apply from a tenant's next request; prefixes it used before the
+    /// start are prefetched.
+    pub(super) fn set_tenants(&mut self, parts: &[TenantPart]) {
+        self.tenants.set_parts(parts);
+        let shared = |part: &TenantPart| {
+            self.tenants.namespaces.shared(Sharers::plain(part.salt), &mut self.ram.cache)
+        };
+        let namespaces: Vec<NamespaceId> = parts.iter().map(shared).collect();
+        // The owners must be registered before their prefixes come back: their pins count.
+        for (part, &namespace) in parts.iter().zip(&namespaces) {
+            self.tenants.register(namespace, (part.tenant, part.salt), &mut self.ram, &mut self.disk);
+        }
+        self.disk.add_candidates(&namespaces, &self.tenants.namespaces);
+    }
+
+    /// The disk, and what a load needs while `running` sequences run.
+    pub(super) fn loading(&mut self, running: usize) -> (&mut Disk, LoadContext<'_>) {
+        let now = self.now();
+        let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
+        (&mut self.disk, LoadContext { ram, namespaces, running, now })
+    }
+
+    /// The disk, and what copying blocks to it needs.
+    pub(super) fn spilling<'a>(&'a mut self, runner: &'a dyn Runner) -> (&'a mut Disk, SpillContext<'a>) {
+        let now = self.now();
+        let (cache, namespaces) = (&self.ram.cache, &self.tenants.namespaces);
+        (&mut self.disk, SpillContext { cache, namespaces, runner, now })
+    }
+
+    /// Has the disk take all that waits in RAM to be worth writing.
+    pub(crate) fn spill_waiting(&mut self) {
+        let now = self.now();
+        self.disk.spill_waiting(&mut self.ram, now);
+    }
+
+    /// Offers a prefix to other nodes, unless they have it.
+    pub(super) fn share(&mut self, prefix: &Offered<'_>) {
+        let now = self.now();
+        self.disk.share(prefix, &mut self.ram, &self.tenants.namespaces, now);
+    }
+
+    /// Drops the namespaces derived from prompts that are no longer public, once they are unused: no sequence has blocks
+    /// there, and no waiting one `awaits` them.
+    pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool) {
+        self.tenants.drop_retired(awaits, &mut self.ram.cache);
+    }
+
+    /// Releases the draft model's sequences for which `runs` is false.
+    pub(super) fn follow_only(&mut self, runs: impl Fn(SeqId) -> bool) {
+        if let Some(model) = &mut self.draft_model {
+            model.follow_only(runs);
+        }
+    }
+
+    /// After a panic, when no sequence runs any more: releases the draft model's sequences, and resets the model if its
+    /// state is inconsistent.
+    pub(super) fn mend_drafts(&mut self) {
+        let is_sound = contain(|| {
+            self.follow_only(|_| false);
+            self.draft_cache().is_none_or(|cache| cache.check().is_ok())
+        });
+        if let (Some(model), Ok(false) | Err(_)) = (&mut self.draft_model, is_sound) {
+            model.renew();
+        }
+    }
+
+    /// Starts with an empty cache. Public prompts are shared again as soon as they are recomputed.
+    pub(super) fn renew(&mut self) {
+        self.ram.renew();
+        self.tenants.reset(&mut self.ram.cache);
+        self.kept_parts.clear();
+        self.disk.drop_candidates();
+        self.disk.keep_ends(|_| false);
+        if let Some(model) = &mut self.draft_model {
+            model.renew();
+        }
+    }
+
+    /// The cache of the draft model, if there is one.
+    pub fn draft_cache(&self) -> Option<&Cache> {
+        self.draft_model.as_ref().map(DraftModel::cache)
+    }
+
+    /// Statistics of the disk tier, if there is one.
+    pub fn disk_stats(&self) -> Option<DiskStats> {
+        self.disk.stats(self.block_bytes, self.now())
+    }
+
+    /// Statistics of the shared store, if there is one.
+    pub fn remote_stats(&self) -> Option<RemoteStats> {
+        self.disk.remote_stats()
+    }
+}
