@@ -6,11 +6,13 @@
 //!        '------------------------ records -----------------'      small durable tables in one file
 //! ```
 //!
-//! [`context`] decides message by message which part of a long conversation the model reads. The crate neither serves
+//! [`alignment`] and [`volatile`] find what changes between two texts, and in one; [`settle`] moves it behind what does
+//! not. [`context`] decides message by message which part of a long conversation the model reads. The crate neither serves
 //! requests nor runs models: the trait [`Host`](memory::Host) is all that it needs of the program around it.
 
 #![forbid(unsafe_code)]
 
+pub mod alignment;
 pub mod clock;
 pub mod context;
 pub mod conversations;
@@ -19,5 +21,6 @@ pub mod hex;
 pub mod memory;
 pub mod random;
 pub mod records;
+pub mod settle;
 pub mod shared;
 pub mod volatile;

@@ -13,6 +13,7 @@ pub mod lighten;
 pub mod quotes;
 pub mod segments;
 pub mod settings;
+pub mod summaries;
 
 pub use chain::{ChainId, chain, chain_from};
 pub use segments::{Let, Segments, leading_systems};

@@ -20,11 +20,38 @@ pub(super) const SUMMARIES: &str = "summaries";
 /// Maximum number of summaries of one tenant; the least recently used one is evicted.
 const SUMMARIES_MAX: usize = 1024;
 
+/// How the text of a summary came about, from best to worst.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SummaryKind {
+    /// The model summarised.
+    #[default]
+    Summary,
+    /// The model listed facts, since its summary could not be used.
+    Facts,
+    /// Sentences of the messages, since the model gave nothing that could be used.
+    Extracted,
+}
+
+impl SummaryKind {
+    /// Name in answers and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            SummaryKind::Summary => "summary",
+            SummaryKind::Facts => "facts",
+            SummaryKind::Extracted => "extracted",
+        }
+    }
+}
+
 /// A summary of the beginning of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// Text; empty if none could be made.
     pub text: String,
+    /// How the text came about.
+    #[serde(default)]
+    pub kind: SummaryKind,
     /// Number of covered messages after the system messages.
     pub covers: usize,
     /// Number of summaries in the series that led to this one, itself included.
@@ -236,6 +263,7 @@ mod tests {
         let text = text.to_owned();
         Summary {
             text,
+            kind: SummaryKind::Summary,
             covers,
             updates: 1,
             made,

@@ -10,6 +10,7 @@ use super::host::Host;
 use super::latest::Wanted;
 use super::render::Render;
 use super::words::Wording;
+use crate::context::summaries::Replaced;
 
 /// Work after an answer, and the caller it is done for.
 pub(super) struct MemoryJob<H: Host> {
@@ -63,5 +64,10 @@ impl<E> Rebuild<E> {
     /// Text of the previous summary.
     pub(super) fn old(&self) -> &str {
         self.before.as_ref().map_or("", |summary| &summary.text)
+    }
+
+    /// The messages and the previous summary, which the new one replaces.
+    pub(super) fn replaced(&self) -> Replaced<'_> {
+        Replaced { summary: self.old(), messages: self.let_go() }
     }
 }

@@ -314,6 +314,7 @@ mod tests {
         let text = "It was said.".to_owned();
         Summary {
             text,
+            kind: Default::default(),
             covers: 2,
             updates: 1,
             made: 1,

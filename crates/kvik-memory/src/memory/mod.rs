@@ -46,7 +46,7 @@ use latest::Latest;
 use measure::Measure;
 use systems::Systems;
 
-pub use book::{NotDeleted, Summary};
+pub use book::{NotDeleted, Summary, SummaryKind};
 pub use compact::CompactJob;
 pub use compaction::Compaction;
 pub use correct::{CorrectionError, Remembered, chain_behind, forget_at_rest};

@@ -1,5 +1,8 @@
 //! Counting of what turns read, and of the outcomes of summaries.
 
+use super::book::SummaryKind;
+use crate::context::summaries::Flaw;
+
 /// The part of its conversation that a turn reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPart {
@@ -14,9 +17,9 @@ pub enum ReadPart {
 /// Outcome of a summary that was due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SummaryOutcome {
-    /// The summary was made.
-    Made,
-    /// The model gave no text: the messages that it was to cover are lost.
+    /// The summary was made, in this way.
+    Made(SummaryKind),
+    /// The model gave no text that can be used, and no sentence can be extracted: the messages that it was to cover are lost.
     Empty,
     /// The request failed; the next turn tries again.
     Failed,
@@ -27,6 +30,9 @@ pub trait Observer: Send + Sync + 'static {
     /// A turn begins that reads `read` and quotes `quotes` exchanges.
     fn turn(&self, read: ReadPart, quotes: usize);
 
+    /// A text of the model was refused as a summary.
+    fn refused(&self, flaw: Flaw);
+
     /// A summary that was due has ended.
     fn summary(&self, outcome: SummaryOutcome);
 }
@@ -34,6 +40,8 @@ pub trait Observer: Send + Sync + 'static {
 /// Ignores all counts.
 impl Observer for () {
     fn turn(&self, _: ReadPart, _: usize) {}
+
+    fn refused(&self, _: Flaw) {}
 
     fn summary(&self, _: SummaryOutcome) {}
 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::book::SummaryKind;
 use super::host::Host;
 use super::view::{LongConversation, View};
 use crate::clock::unix_seconds;
@@ -62,6 +63,8 @@ pub struct SummaryRead {
     pub age_s: u64,
     /// Number of summaries in the series that led to this one, itself included.
     pub updates: u64,
+    /// How its text came about.
+    pub kind: SummaryKind,
     /// Reason why the summary contains nothing new, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -96,6 +99,7 @@ impl TurnReport {
             summary: summary.map(|summary| SummaryRead {
                 age_s: unix_seconds().saturating_sub(summary.made),
                 updates: summary.updates,
+                kind: summary.kind,
                 failed: summary.failed.clone(),
             }),
             advice: None,

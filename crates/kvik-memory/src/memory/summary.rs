@@ -1,20 +1,25 @@
 //! Making of a summary: requested at the end of the conversation itself, whose beginning is in the cache; or of the
 //! dropped messages, shortened and in pieces, each together with the summary so far.
+//!
+//! What the model gives is [judged](crate::context::summaries). If it cannot be used, the facts of the pieces are
+//! requested, and if these cannot either, sentences of a piece stand for it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvik_text::answer::{AnswerDelta, AnswerParser, AnswerPlace, AnswerStart};
 
 use crate::context::{
+    chain::text_of,
     lighten::{Lighten, lighten},
     segments::exchanges,
+    summaries::{Extraction, Flaw, Replaced, SummaryDraft, extract, judge},
 };
 use kvik_cache::Token;
-use kvik_engine::api::{Pace, PinnedPrompt, Report, Request};
+use kvik_engine::api::{Pace, PinnedPrompt, Report, Request, Sampling};
 use serde_json::Value;
 
 use super::Memory;
-use super::book::Summary;
+use super::book::{Summary, SummaryKind};
 use super::host::{GoesOn, Host};
 use super::job::Rebuild;
 use super::latest::{Ahead, Wanted};
@@ -30,6 +35,10 @@ const SUMMARY_SHARE: f64 = 0.3;
 const AHEAD_SHARE: f64 = 0.6;
 /// Maximum characters of a tool's output in the input of a summary.
 const TOOL_CHARS: usize = 1024;
+/// Requests apart from the conversation, in the order in which they are tried.
+static APART: [SummaryKind; 2] = [SummaryKind::Summary, SummaryKind::Facts];
+/// Temperature for facts: a model whose likeliest answer says nothing would mostly give it again.
+const FACTS_TEMPERATURE: f32 = 0.6;
 
 /// A summary in the making.
 pub(super) struct Making<H: Host> {
@@ -109,19 +118,22 @@ impl<H: Host> Making<H> {
         Ok(())
     }
 
-    /// The new summary; the text of the old one if the model gives none.
+    /// The new summary; the text of the old one if the model gives none and no sentence can be extracted.
     pub(super) async fn summary(&self) -> Result<Summary, H::Error> {
         let before = self.rebuild.before.as_ref();
-        let (text, failed) = match self.said_in_place().await? {
-            Some(said) => (said, None),
-            None => self.said_of_pieces().await?,
+        let NewText { text, kind, failed } = match self.said_in_place().await? {
+            Some(Ok(text)) => NewText { text, kind: SummaryKind::Summary, failed: None },
+            // Asked in the same words apart, the model mostly answers the same.
+            Some(Err(_)) => self.said_of_pieces(&APART[1..]).await?,
+            None => self.said_of_pieces(&APART).await?,
         };
-        let outcome = failed.as_ref().map_or(SummaryOutcome::Made, |_| SummaryOutcome::Empty);
+        let outcome = failed.as_ref().map_or(SummaryOutcome::Made(kind), |_| SummaryOutcome::Empty);
         self.memory().observer.summary(outcome);
         let updates = before.map_or(0, |summary| summary.updates) + 1;
         let made = unix_seconds();
         Ok(Summary {
             text,
+            kind,
             covers: self.rebuild.covers,
             updates,
             made,
@@ -133,37 +145,80 @@ impl<H: Host> Making<H> {
         })
     }
 
-    /// Text of the model after the dropped messages. They are the beginning of what the last turns read, so only the
-    /// question is prefilled. `None` if the request is not possible, or the text is empty.
-    async fn said_in_place(&self) -> Result<Option<String>, H::Error> {
+    /// Text of the model after the dropped messages, or its flaw. They are the beginning of what the last turns read, so
+    /// only the question is prefilled. `None` if the request is not possible.
+    async fn said_in_place(&self) -> Result<Option<Result<String, Flaw>>, H::Error> {
         match self.apart(|memory, rebuild, _| Ok(asked_in_place(memory, rebuild))).await? {
-            Some(prompt) => Ok(Some(self.say(prompt).await?).filter(|said| !said.is_empty())),
+            Some(prompt) => self.judged(prompt, 0.0, None).await.map(Some),
             None => Ok(None),
         }
     }
 
-    /// Summarises piece after piece; returns the text, and the reason if not all pieces are in it.
-    async fn said_of_pieces(&self) -> Result<(String, Option<String>), H::Error> {
-        let (mut text, mut failed) = (self.rebuild.old().to_owned(), None);
-        for piece in self.apart(pieces).await? {
-            let so_far = text.clone();
-            let asked = self.apart(move |_, rebuild, _| {
-                (rebuild.render)(&rebuild.wording.asking(&piece).ask(&so_far, &piece), Purpose::Summary)
-            });
-            match self.say(asked.await?).await? {
-                said if said.is_empty() => failed = Some("the model gave no summary".to_owned()),
-                said => text = said,
+    /// Summarises piece after piece, each by the first of these requests whose text can be used.
+    async fn said_of_pieces(&self, requests: &[SummaryKind]) -> Result<NewText, H::Error> {
+        let pieces = self.apart(pieces).await?;
+        let no_summary = || Some("the model gave no summary".to_owned());
+        let mut said = NewText {
+            text: self.rebuild.old().to_owned(),
+            kind: SummaryKind::Summary,
+            failed: if pieces.is_empty() { no_summary() } else { None },
+        };
+        for messages in pieces {
+            let piece = Arc::new(Piece { summary: said.text.clone(), messages });
+            match self.said_of_piece(&piece, requests).await? {
+                (text, _) if text.is_empty() => said.failed = no_summary(),
+                (text, kind) => (said.text, said.kind) = (text, said.kind.max(kind)),
             }
         }
-        Ok((text, failed))
+        Ok(said)
     }
 
-    /// Text of the model for a prompt that asks for a summary, without thoughts.
-    async fn say(&self, prompt: Vec<Token>) -> Result<String, H::Error> {
+    /// Text that stands for a piece, and how it came about; empty if nothing can stand for it.
+    async fn said_of_piece(
+        &self,
+        piece: &Arc<Piece>,
+        requests: &[SummaryKind],
+    ) -> Result<(String, SummaryKind), H::Error> {
+        for &kind in requests {
+            let asked = piece.clone();
+            let prompt = self.apart(move |_, rebuild, _| asked_apart(rebuild, &asked, kind)).await?;
+            let temperature = if kind == SummaryKind::Facts { FACTS_TEMPERATURE } else { 0.0 };
+            if let Ok(text) = self.judged(prompt, temperature, Some(piece.clone())).await? {
+                return Ok((text, kind));
+            }
+        }
+        let piece = piece.clone();
+        let extracted = self.apart(move |memory, rebuild, _| Ok(extracted(memory, rebuild, &piece))).await?;
+        Ok((extracted, SummaryKind::Extracted))
+    }
+
+    /// Text of the model for a prompt that asks for a summary of `piece`, or of all dropped messages; or its flaw.
+    async fn judged(
+        &self,
+        prompt: Vec<Token>,
+        temperature: f32,
+        piece: Option<Arc<Piece>>,
+    ) -> Result<Result<String, Flaw>, H::Error> {
+        let (text, tokens) = self.say(prompt, temperature).await?;
+        let judged = self.apart(move |memory, rebuild, _| {
+            let draft = SummaryDraft { text: &text, tokens, tokens_max: rebuild.summary_max };
+            let replaced = piece.as_ref().map_or_else(|| rebuild.replaced(), |piece| piece.replaced());
+            Ok(judge(&draft, &replaced).map(str::to_owned).inspect_err(|&flaw| {
+                memory.observer.refused(flaw);
+                tracing::debug!("a summary of {tokens} tokens is not used: {}", flaw.name());
+            }))
+        });
+        judged.await
+    }
+
+    /// Text of the model for a prompt that asks for a summary, without thoughts, and its tokens with them. The same prompt
+    /// and temperature give the same text.
+    async fn say(&self, prompt: Vec<Token>, temperature: f32) -> Result<(String, usize), H::Error> {
         let is_waited_for = self.is_waited_for;
         let (form, show) = self.memory().measure.reasoning();
         let request = Request {
             show,
+            sampling: Sampling { temperature, ..Sampling::GREEDY },
             max_tokens: self.rebuild.summary_max,
             ignore_eos: false,
             ..request(prompt, (!is_waited_for).then(|| self.wanted.pace(SUMMARY_SHARE)))
@@ -178,7 +233,7 @@ impl<H: Host> Making<H> {
                 _ => None,
             })
             .collect();
-        Ok(content.trim().to_owned())
+        Ok((content, report.generated_tokens))
     }
 
     /// Prefills the continuation of the conversation after `summary`.
@@ -190,6 +245,26 @@ impl<H: Host> Making<H> {
         };
         let pace = self.wanted.pace(AHEAD_SHARE);
         compute(&*self.host, &self.caller, pace, &self.rebuild.render, messages).await
+    }
+}
+
+/// The text of a new summary.
+struct NewText {
+    text: String,
+    kind: SummaryKind,
+    /// Reason why not all pieces are in it.
+    failed: Option<String>,
+}
+
+/// Messages that are summarised together, and the summary of those before.
+struct Piece {
+    summary: String,
+    messages: Vec<Value>,
+}
+
+impl Piece {
+    fn replaced(&self) -> Replaced<'_> {
+        Replaced { summary: &self.summary, messages: &self.messages }
     }
 }
 
@@ -221,6 +296,31 @@ fn asked_in_place<H: Host>(memory: &Memory<H>, rebuild: &Rebuild<H::Error>) -> O
     // A template may refuse another question there; then the pieces are summarised.
     let prompt = (rebuild.render)(&asked, Purpose::InPlace).ok()?;
     (prompt.len() + summary_max <= memory.measure.context()).then_some(prompt)
+}
+
+/// The prompt that asks for a summary of a piece, or for its facts.
+fn asked_apart<E>(rebuild: &Rebuild<E>, piece: &Piece, kind: SummaryKind) -> Result<Vec<Token>, E> {
+    let Piece { summary, messages } = piece;
+    let words = rebuild.wording.asking(messages);
+    let asked = match kind {
+        SummaryKind::Facts => words.ask_facts(summary, messages),
+        _ => words.ask(summary, messages),
+    };
+    (rebuild.render)(&asked, Purpose::Summary)
+}
+
+/// Sentences that stand for a piece.
+fn extracted<H: Host>(memory: &Memory<H>, rebuild: &Rebuild<H::Error>, piece: &Piece) -> String {
+    let recent = rebuild.history.behind(rebuild.covers).unwrap_or_default();
+    let question = recent.iter().rev().find(|message| message["role"] == "user");
+    let words = rebuild.wording.asking(&piece.messages);
+    let how = Extraction {
+        question: &question.map(text_of).unwrap_or_default(),
+        tokens_max: rebuild.summary_max,
+        measure: &|text| memory.measure.text(text),
+        speaker: &|message| words.speaker(message).unwrap_or_default().to_owned(),
+    };
+    extract(&piece.replaced(), &how)
 }
 
 /// The dropped messages, in pieces that fit the context.
@@ -255,7 +355,7 @@ fn pieces<H: Host>(
 fn request(tokens: Vec<Token>, background: Option<Pace>) -> Request {
     let kept =
         PinnedPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None };
-    Request { lifetime: Default::default(), background, ..kept.request() }
+    Request { prompt_is_text: true, lifetime: Default::default(), background, ..kept.request() }
 }
 
 /// The first and the last quarter of the pieces, and in between as many as fit, evenly spaced: as document 002 thins

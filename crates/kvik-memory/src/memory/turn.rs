@@ -169,6 +169,11 @@ impl<H: Host> RememberedTurn<H> {
         }
     }
 
+    /// Whether work follows the answer: a summary, or the conversation without its quotes.
+    pub fn has_work(&self) -> bool {
+        self.after.is_some()
+    }
+
     /// Report of the messages that were read.
     pub fn report(&self) -> &TurnReport {
         &self.report

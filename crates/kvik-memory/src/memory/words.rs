@@ -25,6 +25,8 @@ pub struct Words {
     fresh: String,
     /// Request for a summary that extends an earlier one, `{summary}`.
     merge: String,
+    /// Request for the facts of `{conversation}`, where a summary cannot be used; if absent, that is requested again.
+    facts: Option<String>,
     /// Prefixes of the messages of each role.
     user: String,
     assistant: String,
@@ -142,20 +144,31 @@ impl Words {
             ("told", &self.told, "{summary}"),
             ("told_alone", &self.told_alone, "{summary}"),
         ];
-        let quoted = self
+        let may = self
             .quoted
             .iter()
-            .flat_map(|text| ["{quotes}", "{question}"].map(|placeholder| ("quoted", text, placeholder)));
-        let missing =
-            must.into_iter().chain(quoted).find(|(_, text, placeholder)| !text.contains(placeholder));
+            .flat_map(|text| ["{quotes}", "{question}"].map(|placeholder| ("quoted", text, placeholder)))
+            .chain(self.facts.iter().map(|text| ("facts", text, "{conversation}")));
+        let missing = must.into_iter().chain(may).find(|(_, text, placeholder)| !text.contains(placeholder));
         missing.map(|(field, _, placeholder)| (field, placeholder))
     }
 
     /// Messages that request a summary of `messages`, extending `summary`.
     pub fn ask(&self, summary: &str, messages: &[Value]) -> Vec<Value> {
-        let said: Vec<String> = messages.iter().filter_map(|message| self.line(message)).collect();
         let question = if summary.is_empty() { &self.fresh } else { &self.merge };
-        let question = filled(question, &[("{summary}", summary), ("{conversation}", &said.join("\n"))]);
+        let said = self.lines(messages).join("\n");
+        self.request(filled(question, &[("{summary}", summary), ("{conversation}", &said)]))
+    }
+
+    /// Messages that request the facts of `messages` and of the earlier `summary`.
+    pub fn ask_facts(&self, summary: &str, messages: &[Value]) -> Vec<Value> {
+        let Some(facts) = &self.facts else { return self.ask(summary, messages) };
+        let known = (!summary.is_empty()).then(|| summary.to_owned());
+        let said: Vec<String> = known.into_iter().chain(self.lines(messages)).collect();
+        self.request(filled(facts, &[("{conversation}", &said.join("\n"))]))
+    }
+
+    fn request(&self, question: String) -> Vec<Value> {
         vec![json!({"role": "system", "content": self.system}), json!({"role": "user", "content": question})]
     }
 
@@ -166,15 +179,24 @@ impl Words {
         Some(told)
     }
 
+    /// Messages as lines of text, without those that have no text.
+    fn lines(&self, messages: &[Value]) -> Vec<String> {
+        messages.iter().filter_map(|message| self.line(message)).collect()
+    }
+
+    /// Prefix of a message; `None` for roles that are not told.
+    pub fn speaker(&self, message: &Value) -> Option<&str> {
+        match message.get("role").and_then(Value::as_str)? {
+            "user" => Some(&self.user),
+            "assistant" => Some(&self.assistant),
+            "tool" => Some(&self.tool),
+            _ => None,
+        }
+    }
+
     /// A message as lines of text; `None` if it has no text.
     fn line(&self, message: &Value) -> Option<String> {
-        let who = match message.get("role").and_then(Value::as_str)? {
-            "user" => &self.user,
-            "assistant" => &self.assistant,
-            "tool" => &self.tool,
-            _ => return None,
-        };
-        let text = text_of(message);
+        let (who, text) = (self.speaker(message)?, text_of(message));
         let text = text.trim();
         (!text.is_empty()).then(|| format!("{who}{text}"))
     }
@@ -201,10 +223,8 @@ impl Words {
         let Some(question) = messages.last_mut().filter(|_| !exchanges.is_empty()) else { return };
         match &self.quoted {
             Some(quoted) => {
-                let said: Vec<String> =
-                    exchanges.concat().iter().filter_map(|message| self.line(message)).collect();
-                let text =
-                    filled(quoted, &[("{quotes}", &said.join("\n")), ("{question}", &text_of(question))]);
+                let said = self.lines(&exchanges.concat()).join("\n");
+                let text = filled(quoted, &[("{quotes}", &said), ("{question}", &text_of(question))]);
                 question["content"] = Value::String(text);
             }
             None => {
@@ -286,6 +306,23 @@ mod tests {
     }
 
     #[test]
+    fn facts_are_asked_for_with_those_that_are_known() {
+        let said = [said("user", "My dog is called Bolt."), said("assistant", "Got it.")];
+        let asked = |model: &str, summary: &str| {
+            let question =
+                Wording::new(None, model).asking(&said).ask_facts(summary, &said)[1]["content"].take();
+            question.as_str().unwrap().to_owned()
+        };
+        let (first, next) = (asked("qwen", ""), asked("qwen", "- lives in Oslo"));
+        assert!(
+            first.contains("\n\nUser: My dog is called Bolt.\nAssistant: Got it.\n\nList the facts"),
+            "{first}"
+        );
+        assert!(next.contains("\n\n- lives in Oslo\nUser: My dog"), "{next}");
+        assert!(asked("kvik-tiny", "").starts_with("Summarise"), "it knows no other request");
+    }
+
+    #[test]
     fn a_summary_is_told_without_a_system_message() {
         let recent = [said("user", "Hi.")];
         let wording = Wording::new(None, "qwen");
@@ -333,6 +370,10 @@ mod tests {
         };
         check("system = 1", "system");
         check(&FILES[0].replace("{conversation}", "it"), "`fresh` must name {conversation}");
+        check(
+            &FILES[0].replace("facts = \"Conversation:\\n\\n{conversation}", "facts = \""),
+            "`facts` must name {conversation}",
+        );
         assert!(Words::read(&dir.path().join("none.toml")).is_err());
         std::fs::write(&path, FILES[1]).unwrap();
         assert!(Words::read(&path).is_ok());

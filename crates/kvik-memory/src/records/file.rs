@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 
+use super::holder::HolderFile;
 use super::{FILE_PLACES, FileTurns, GiveWay, RecordsError, create_at, open_at};
 
 /// Pause between two attempts to reopen the file: reopening reads all of it.
@@ -25,6 +26,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 type Reopen = Box<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>;
 
 pub(super) struct RecordsFile {
+    /// Dropped first: whoever opens the file next writes its own.
+    holder: Option<HolderFile>,
     opened: RwLock<Opened>,
     turns: FileTurns,
     /// `None` for a database in memory.
@@ -62,7 +65,15 @@ impl RecordsFile {
 
     fn with(database: Database, path: Option<PathBuf>, reopen: Option<Reopen>) -> RecordsFile {
         let opened = Opened { database: Some(database), fault: None, tried: None };
-        RecordsFile { opened: RwLock::new(opened), turns: FileTurns::new(FILE_PLACES), path, reopen }
+        let holder = path.as_deref().map(HolderFile::of);
+        RecordsFile { holder, opened: RwLock::new(opened), turns: FileTurns::new(FILE_PLACES), path, reopen }
+    }
+
+    /// Announces that the file is about to be closed.
+    pub(super) fn leave(&self) {
+        if let Some(holder) = &self.holder {
+            holder.remove();
+        }
     }
 
     /// Runs an operation on the database, which may block for as long as the file system does.

@@ -12,10 +12,11 @@
 //! meanwhile ([`GiveWay`]): a file system that hangs blocks a few threads and nothing else.
 //!
 //! Only one process at a time writes. A reader copies the file and locks it only while copying; a writer waits for
-//! that.
+//! that, and for a writer that is about to end, but not for one that goes on.
 
 mod file;
 mod file_turns;
+mod holder;
 pub mod map;
 pub mod private;
 
@@ -38,7 +39,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::clock::unix_seconds;
 use file::RecordsFile;
-use private::{close_to_others, readable_by_owner_only};
+use holder::holder;
+use private::{close_to_others, create_private_folder, readable_by_owner_only};
 
 pub use file_turns::{FileSilent, FileTurns};
 
@@ -46,8 +48,8 @@ pub use file_turns::{FileSilent, FileTurns};
 pub const FILE_NAME: &str = "records.redb";
 /// Page cache of the database; it is small because records are few.
 const CACHE_BYTES: usize = 1 << 20;
-/// Maximum time that a server waits for another process that has locked the file: a reader, or a server that is
-/// stopping.
+/// Maximum time that a server waits for another process that has locked the file for a moment: a reader, or a server
+/// that is stopping.
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of threads that access the file at a time, and therefore of threads that a hung file blocks.
 const FILE_PLACES: usize = 8;
@@ -120,13 +122,16 @@ pub enum RecordsError {
 }
 
 impl Records {
-    /// Opens or creates the records in `folder`; waits up to `patience` for another process to close them.
+    /// Opens or creates the records in `folder`; waits up to `patience` for another process that is about to close them.
     pub fn open(folder: &Path, patience: Duration) -> Result<Records, RecordsError> {
         let path = folder.join(FILE_NAME);
-        fs::create_dir_all(folder).map_err(|error| unopened(&path, error))?;
+        create_private_folder(folder).map_err(|error| unopened(&path, error))?;
         let start = Instant::now();
         let mut opened = create_at(&path);
-        while matches!(opened, Err(DatabaseError::DatabaseAlreadyOpen)) && start.elapsed() < patience {
+        while matches!(opened, Err(DatabaseError::DatabaseAlreadyOpen))
+            && holder(&path).is_none()
+            && start.elapsed() < patience
+        {
             std::thread::sleep(LOCK_RETRY);
             opened = create_at(&path);
         }
@@ -144,6 +149,16 @@ impl Records {
             Err(DatabaseError::DatabaseAlreadyOpen) => Err(RecordsError::InUse(path)),
             Err(error) => Err(unopened(&path, error)),
         }
+    }
+
+    /// The process that has the records in `folder` open, unless it is about to close them.
+    pub fn holder(folder: &Path) -> Option<u32> {
+        holder(&folder.join(FILE_NAME))
+    }
+
+    /// Announces that this process is about to end: another one that opens the records waits for it.
+    pub fn leave(&self) {
+        self.file.leave();
     }
 
     /// A copy, in memory, of the records in `folder`; `None` without a file. Changes nothing there, and
@@ -465,8 +480,10 @@ mod tests {
         table.change(keys.iter().map(String::as_str), |key, _| key.parse().ok()).unwrap();
     }
 
+    /// Number of files but that of who has them open.
     fn files(folder: &Path) -> usize {
-        fs::read_dir(folder).unwrap().count()
+        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        names.filter(|path| path.extension().is_none_or(|extension| extension != "pid")).count()
     }
 
     #[test]
@@ -615,6 +632,27 @@ mod tests {
         assert!(matches!(error, RecordsError::InUse(_)) && error.to_string().contains("--state-dir"));
     }
 
+    /// Neither a process that goes on nor the file of a killed one is waited for.
+    #[test]
+    fn only_a_process_that_is_about_to_end_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = Duration::from_secs(3600);
+        assert_eq!(Records::holder(dir.path()), None);
+        let first = Records::open(dir.path(), long).unwrap();
+        assert_eq!(Records::holder(dir.path()), Some(std::process::id()));
+        assert!(matches!(Records::open(dir.path(), long), Err(RecordsError::InUse(_))), "at once");
+        first.leave();
+        assert_eq!(Records::holder(dir.path()), None);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| Records::open(dir.path(), long).is_ok());
+            drop(first);
+            assert!(second.join().unwrap(), "it waited");
+        });
+        fs::write(dir.path().join("records.pid"), "1").unwrap();
+        assert_eq!(Records::holder(dir.path()), None, "a killed process holds no lock");
+        assert!(Records::open(dir.path(), Duration::ZERO).is_ok());
+    }
+
     #[test]
     fn a_foreign_file_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
@@ -718,19 +756,6 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_process_gets_the_file_that_another_closes() {
-        let dir = tempfile::tempdir().unwrap();
-        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(50));
-                drop(records);
-            });
-            Records::open(dir.path(), LOCK_WAIT).unwrap();
-        });
-    }
-
-    #[test]
     fn a_reader_leaves_a_broken_file_in_place() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(FILE_NAME), "this is a letter to my aunt".repeat(1000)).unwrap();
@@ -740,18 +765,21 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn only_the_owner_can_read_the_file_from_its_creation() {
+    fn only_the_owner_can_read_the_folder_and_the_file_from_their_creation() {
         use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("state/kvik");
+        fill(&folder, 1);
+        assert_eq!([mode(&folder), mode(folder.parent().unwrap())], [0o700; 2]);
         let path = dir.path().join(FILE_NAME);
-        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         let mut options = OpenOptions::new();
         options.write(true).create(true);
         readable_by_owner_only(&mut options);
         options.open(&path).unwrap();
-        assert_eq!(mode(), 0o600, "when created, before the first write");
+        assert_eq!(mode(&path), 0o600, "when created, before the first write");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         fill(dir.path(), 1);
-        assert_eq!(mode(), 0o600, "and after a file that others could read was opened");
+        assert_eq!(mode(&path), 0o600, "and after a file that others could read was opened");
     }
 }

@@ -4,7 +4,7 @@
 //! its call. Small talk retrieves nothing: an exchange has to share a word with the question that few others have.
 //! There is no list of stop words, as frequent words have hardly any weight.
 
-mod words;
+pub(super) mod words;
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -148,7 +148,7 @@ fn count_word(postings: &mut Vec<Posting>, exchange: u32) {
 /// With BM25's single factor, the frequent words of a question together outweigh the rare one that it is about: of 300
 /// facts of kvik-tiny's kind, mentioned 100 to 500 turns before, 261 are among the best three, and with both factors
 /// 273.
-fn weight(with: usize, all: usize) -> f32 {
+pub(super) fn weight(with: usize, all: usize) -> f32 {
     let without = (all - with) as f32;
     // The 1 keeps the weight above 0 for words in most exchanges, where Robertson's formula becomes negative.
     let inverse_frequency = (1.0 + (without + 0.5) / (with as f32 + 0.5)).ln();

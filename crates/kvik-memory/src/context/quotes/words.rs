@@ -10,7 +10,7 @@ use unicode_normalization_alignments::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
 /// Calls `each` with every term of a text, in order.
-pub(super) fn words(text: &str, each: &mut impl FnMut(&str)) {
+pub(in crate::context) fn words(text: &str, each: &mut impl FnMut(&str)) {
     if text.is_ascii() {
         text.to_ascii_lowercase().unicode_words().for_each(|word| each(&singular(word)));
     } else {
@@ -37,7 +37,7 @@ fn any_words(text: &str, each: &mut impl FnMut(&str)) {
 }
 
 /// True for scripts without spaces, and for Hangul, whose particles are attached to their words.
-fn is_unspaced(c: char) -> bool {
+pub(in crate::context) fn is_unspaced(c: char) -> bool {
     matches!(c,
         '\u{0E00}'..='\u{0EFF}'       // Thai, Lao
         | '\u{1000}'..='\u{109F}'     // Myanmar

@@ -1,0 +1,103 @@
+//! Sentences of a text.
+
+use unicode_segmentation::UnicodeSegmentation;
+
+use crate::context::quotes::words::words;
+
+/// Marks of the items of a list.
+const BULLETS: [char; 5] = ['-', '*', '•', '·', '–'];
+/// Digits of a number that is no mark of an item.
+const NUMBER_DIGITS: usize = 3;
+
+/// The sentences of a text, in order: parts of its lines, up to the end of a sentence (UAX 29) or of a clause, without
+/// the marks of lists. A part without letters is none, unless it is a longer number.
+pub(super) fn sentences(text: &str) -> impl Iterator<Item = &str> {
+    let clauses = text.lines().flat_map(|line| line.split_inclusive([';', '；']));
+    let sentences = clauses.flat_map(|clause| clause.split_sentence_bounds());
+    sentences.map(without_mark).filter(|sentence| {
+        let digits = sentence.chars().filter(char::is_ascii_digit).count();
+        digits >= NUMBER_DIGITS || sentence.contains(char::is_alphabetic)
+    })
+}
+
+/// A sentence without the mark of the list that it is an item of.
+fn without_mark(sentence: &str) -> &str {
+    let sentence = sentence.trim().trim_start_matches(BULLETS).trim_start();
+    let rest = sentence.trim_start_matches(|c: char| c.is_ascii_digit());
+    match rest.strip_prefix(['.', ')']) {
+        Some(item) if rest.len() < sentence.len() && item.starts_with(char::is_whitespace) => {
+            item.trim_start()
+        }
+        _ => sentence,
+    }
+}
+
+/// The words of a sentence: equal for sentences that differ in case and punctuation.
+pub(super) fn key(sentence: &str) -> String {
+    let mut key = String::new();
+    words(sentence, &mut |word| {
+        key.push_str(if key.is_empty() { "" } else { " " });
+        key.push_str(word);
+    });
+    key
+}
+
+/// The beginning of a text that was cut off, up to the end of its last whole sentence, clause or line; empty if there
+/// is none.
+pub(super) fn whole(text: &str) -> &str {
+    let ends_at = |&(at, c): &(usize, char)| match c {
+        '\n' | ';' | '；' | '。' | '！' | '？' => true,
+        // A point may be in a number or a name.
+        '.' | '!' | '?' => !text[at + 1..].starts_with(|next: char| !next.is_whitespace()),
+        _ => false,
+    };
+    let end = text.char_indices().rev().find(ends_at);
+    end.map_or("", |(at, c)| text[..at + c.len_utf8()].trim_end_matches([';', '；']).trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn sentences_have_no_marks_of_lists() {
+        let found = |text: &str| sentences(text).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            found("My dog is Bolt. He is 3.5 years old!"),
+            ["My dog is Bolt.", "He is 3.5 years old!"]
+        );
+        assert_eq!(found("1. Bolt\n2) Anna's code: 4711\n- Köln"), ["Bolt", "Anna's code: 4711", "Köln"]);
+        assert_eq!(found("Facts: dog = Bolt; home = Oslo"), ["Facts: dog = Bolt;", "home = Oslo"]);
+        assert_eq!(found("我的狗叫闪电。我住在北京。"), ["我的狗叫闪电。", "我住在北京。"]);
+        assert_eq!((found("\n - \n1. \n?!"), found("4711")), (vec![], vec!["4711".to_owned()]));
+    }
+
+    #[test]
+    fn what_was_cut_off_ends_with_its_last_whole_sentence() {
+        for (text, expect) in [
+            ("The dog is Bolt. The home is Os", "The dog is Bolt."),
+            ("Facts: dog = Bolt; home = Os", "Facts: dog = Bolt"),
+            ("- Bolt, the dog\n- Osl", "- Bolt, the dog"),
+            ("狗叫闪电。住在北", "狗叫闪电。"),
+            ("The price is 3.14", ""),
+            ("All of it.", "All of it."),
+        ] {
+            assert_eq!(whole(text), expect);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn sentences_are_parts_of_their_text_in_order(text in "(\\PC|[a-z0-9.;\n -]){0,60}") {
+            let mut rest = &text[..];
+            for sentence in sentences(&text) {
+                let at = rest.find(sentence);
+                prop_assert!(at.is_some(), "{sentence:?} of {text:?}");
+                rest = &rest[at.unwrap_or(0) + sentence.len()..];
+            }
+            prop_assert!(text.contains(whole(&text)));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Settled prompts: text that changes between the requests of one program is moved behind text that does not.
+//!
+//! A coding agent writes the directory and the date near the front of its system message, and with another directory all
+//! behind them is computed anew. A [`Settler`] learns from a tenant's requests which sentences of such a text change. It
+//! replaces them in their places by a short reference of constant text, and returns them as notes, to be read behind the
+//! system message and the tools:
+//!
+//! ```text
+//! You are an agent. Directory: /a        You are an agent. [see note 1]       notes: 1 "Directory: /a"
+//! Be brief.                         ->   Be brief.
+//! ```
+//!
+//! The prompt is another one than the request's, so that this is done only where it was asked for, and told.
+
+mod form;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use form::TextForm;
+pub use form::{Note, Settled};
+
+/// Maximum bytes of a text that is settled; a longer one stays as it is.
+const TEXT_BYTES_MAX: usize = 128 << 10;
+/// Minimum bytes of a text that is settled: less is computed in no time.
+const TEXT_BYTES_MIN: usize = 256;
+/// Maximum sentences of a text that is settled, which bounds the work of comparing two.
+const SENTENCES_MAX: usize = 2048;
+/// Maximum forms of a tenant; the one that was not used for the longest time goes first.
+const FORMS_MAX: usize = 8;
+/// Maximum texts of a tenant whose outcome is known.
+const TEXTS_MAX: usize = 256;
+/// Maximum bytes of the forms that these outcomes refer to.
+const OUTCOMES_BYTES_MAX: usize = 2 << 20;
+/// Maximum tenants; the one that was not seen for the longest time goes first.
+const TENANTS_MAX: usize = 64;
+
+/// Whether a text is learned from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Learning {
+    /// It may teach a place.
+    On,
+    /// It is only settled by what is known.
+    Off,
+}
+
+/// What changes in the texts of each tenant.
+#[derive(Default)]
+pub struct Settler {
+    tenants: Mutex<KnownTenants>,
+    hasher: RandomState,
+}
+
+#[derive(Default)]
+struct KnownTenants {
+    /// Each with a lock of its own: comparing the texts of one keeps no other waiting.
+    all: HashMap<String, Arc<Mutex<TenantTexts>>>,
+    /// Names from the least recently seen on.
+    order: VecDeque<String>,
+}
+
+#[derive(Default)]
+struct TenantTexts {
+    /// From the most recently used on.
+    forms: VecDeque<Arc<TextForm>>,
+    /// The outcome of each text by its hash, from the newest on. It stays as it is when more is learned: the prompts of a
+    /// running conversation keep their prefix.
+    outcomes: VecDeque<(u64, Option<Arc<TextForm>>)>,
+    places: u32,
+}
+
+impl Settler {
+    /// The settled form of a text of this tenant, in which something is known to change; `None` leaves it as it is.
+    /// `is_last` says that no constant text follows it in the prompt, so that moving its end gains nothing.
+    pub fn settle(&self, tenant: &str, text: &str, is_last: bool, learning: Learning) -> Option<Settled> {
+        if !(TEXT_BYTES_MIN..=TEXT_BYTES_MAX).contains(&text.len()) {
+            return None;
+        }
+        let hash = self.hasher.hash_one(text);
+        let texts = self.texts(tenant, learning)?;
+        let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let form = match learning {
+            Learning::On => texts.learned(text, hash),
+            Learning::Off => texts.known(text, hash),
+        };
+        drop(texts);
+        form?.settled(text, is_last)
+    }
+
+    /// The texts of a tenant; those of a new one are made where it is learned from them. A panic loses at most what was learned from one text.
+    fn texts(&self, tenant: &str, learning: Learning) -> Option<Arc<Mutex<TenantTexts>>> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        match learning {
+            Learning::On => Some(tenants.of(tenant)),
+            Learning::Off => tenants.all.get(tenant).cloned(),
+        }
+    }
+
+    /// Forgets what was learned from the texts of a tenant, or of all.
+    pub fn forget(&self, tenant: Option<&str>) {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_other = |name: &String| tenant.is_some_and(|tenant| tenant != name);
+        tenants.all.retain(|name, _| is_other(name));
+        tenants.order.retain(is_other);
+    }
+}
+
+impl KnownTenants {
+    fn of(&mut self, name: &str) -> Arc<Mutex<TenantTexts>> {
+        self.order.retain(|known| known != name);
+        self.order.push_back(name.to_owned());
+        if self.order.len() > TENANTS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+        self.all.entry(name.to_owned()).or_default().clone()
+    }
+}
+
+impl TenantTexts {
+    /// The form by which a text is settled, after learning from it if it is new.
+    fn learned(&mut self, text: &str, hash: u64) -> Option<Arc<TextForm>> {
+        if let Some(known) = self.outcome(hash) {
+            return known;
+        }
+        let form = match self.compared(text)? {
+            Compared::Alike { index, form, places } => {
+                self.places = places;
+                self.forms.remove(index).filter(|known| **known == form).unwrap_or_else(|| Arc::new(form))
+            }
+            Compared::New(form) => Arc::new(form),
+        };
+        self.forms.push_front(form.clone());
+        self.forms.truncate(FORMS_MAX);
+        let outcome = form.has_places().then_some(form);
+        self.outcomes.push_front((hash, outcome.clone()));
+        self.outcomes.truncate(self.outcomes_kept());
+        outcome
+    }
+
+    /// The form by which a text would be settled.
+    fn known(&self, text: &str, hash: u64) -> Option<Arc<TextForm>> {
+        if let Some(known) = self.outcome(hash) {
+            return known;
+        }
+        match self.compared(text)? {
+            Compared::Alike { form, .. } => form.has_places().then(|| Arc::new(form)),
+            Compared::New(_) => None,
+        }
+    }
+
+    fn outcome(&self, hash: u64) -> Option<Option<Arc<TextForm>>> {
+        self.outcomes.iter().find(|(known, _)| *known == hash).map(|(_, form)| form.clone())
+    }
+
+    /// Compares a new text with the known forms; `None` if it has too many sentences.
+    fn compared(&self, text: &str) -> Option<Compared> {
+        let sentences = form::sentences(text)?;
+        let alike = self.forms.iter().enumerate().find_map(|(index, form)| {
+            let mut places = self.places;
+            let form = form.and_of(&sentences, &mut || {
+                places += 1;
+                places
+            })?;
+            Some(Compared::Alike { index, form, places })
+        });
+        Some(alike.unwrap_or_else(|| Compared::New(TextForm::of(&sentences))))
+    }
+
+    /// The number of outcomes that may stay. Consecutive ones usually share a form, which is counted once.
+    fn outcomes_kept(&self) -> usize {
+        let (mut bytes, mut last) = (0, None);
+        for (index, (_, form)) in self.outcomes.iter().enumerate().take(TEXTS_MAX) {
+            let is_same = |form: &Arc<TextForm>| last.is_some_and(|last| Arc::ptr_eq(last, form));
+            if let Some(form) = form.as_ref().filter(|form| !is_same(form)) {
+                bytes += form.bytes();
+                last = Some(form);
+            }
+            if bytes > OUTCOMES_BYTES_MAX {
+                return index;
+            }
+        }
+        self.outcomes.len().min(TEXTS_MAX)
+    }
+}
+
+/// A text beside the known forms.
+enum Compared {
+    /// It has the form at this index, which is now this one; so many places have a number then.
+    Alike {
+        index: usize,
+        form: TextForm,
+        places: u32,
+    },
+    New(TextForm),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A system message of an agent in this directory, on this day.
+    fn system(directory: &str, day: &str) -> String {
+        let rules: String =
+            (0..12).map(|rule| format!("Rule {rule} of the house is to be kept.\n")).collect();
+        format!("You are an agent.\nDirectory: {directory}\nToday is {day}.\n{rules}Be brief.\n")
+    }
+
+    fn notes(settled: &Settled) -> Vec<&str> {
+        settled.notes.iter().map(|note| note.text.as_str()).collect()
+    }
+
+    #[test]
+    fn texts_that_differ_in_a_place_are_settled_to_one() {
+        let settler = Settler::default();
+        assert_eq!(
+            settler.settle("t", &system("/a", "Monday"), false, Learning::On),
+            None,
+            "the first one is compared with none"
+        );
+        let two = settler.settle("t", &system("/b", "Monday"), false, Learning::On).unwrap();
+        let three = settler.settle("t", &system("/c/d", "Monday"), false, Learning::On).unwrap();
+        assert_eq!(two.text, three.text);
+        assert_eq!((notes(&two), notes(&three)), (vec!["Directory: /b"], vec!["Directory: /c/d"]));
+        assert!(two.text.contains("Today is Monday.") && !two.text.contains("/b"), "{}", two.text);
+    }
+
+    #[test]
+    fn a_text_keeps_its_outcome_when_more_is_learned() {
+        let settler = Settler::default();
+        let all = [("/a", "Monday"), ("/b", "Monday"), ("/b", "Tuesday")].map(|(at, day)| system(at, day));
+        let first: Vec<_> = all.iter().map(|text| settler.settle("t", text, false, Learning::On)).collect();
+        let again: Vec<_> = all.iter().map(|text| settler.settle("t", text, false, Learning::On)).collect();
+        assert_eq!(first, again);
+        let both = settler.settle("t", &system("/c", "Friday"), false, Learning::On).unwrap();
+        assert_eq!(Some(&both.text), first[2].as_ref().map(|settled| &settled.text));
+    }
+
+    #[test]
+    fn tenants_learn_nothing_from_each_other() {
+        let settler = Settler::default();
+        settler.settle("t", &system("/a", "Monday"), false, Learning::On);
+        assert_eq!(settler.settle("u", &system("/b", "Monday"), false, Learning::On), None);
+        settler.forget(Some("t"));
+        assert_eq!(settler.settle("t", &system("/b", "Monday"), false, Learning::On), None);
+    }
+
+    #[test]
+    fn other_texts_and_those_of_no_size_stay_as_they_are() {
+        let settler = Settler::default();
+        let long = |subject: &str| (0..40).map(|i| format!("{subject} has part {i}. ")).collect::<String>();
+        for text in [long("A house"), long("A ship"), "Be brief.".to_owned(), "x".repeat(TEXT_BYTES_MAX + 1)]
+        {
+            assert_eq!(settler.settle("t", &text, false, Learning::On), None, "{}", &text[..9]);
+        }
+        let lines = |first: &str| format!("{first}\n{}", ".\n".repeat(SENTENCES_MAX));
+        assert_eq!(settler.settle("t", &lines("a"), false, Learning::On), None);
+        assert_eq!(settler.settle("t", &lines("b"), false, Learning::On), None);
+    }
+
+    #[test]
+    fn what_is_known_of_tenants_is_bounded() {
+        let settler = Settler::default();
+        for tenant in 0..TENANTS_MAX + 3 {
+            settler.settle(&tenant.to_string(), &system("/a", "Monday"), false, Learning::On);
+        }
+        for day in 0..TEXTS_MAX + 3 {
+            settler.settle("one", &system("/a", &day.to_string()), false, Learning::On);
+        }
+        let mut tenants = settler.tenants.lock().unwrap();
+        assert_eq!((tenants.all.len(), tenants.order.len()), (TENANTS_MAX, TENANTS_MAX));
+        let one = tenants.of("one");
+        let one = one.lock().unwrap();
+        assert_eq!((one.outcomes.len(), one.forms.len()), (TEXTS_MAX, 1));
+    }
+}
