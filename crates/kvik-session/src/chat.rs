@@ -110,12 +110,15 @@ impl Chat {
         other
     }
 
-    /// The chat with a question of the user at the end.
+    /// The chat with a message of this text behind it: a question of the user, or the result of a call that it ends with.
     #[must_use]
-    pub fn and_asked(&self, question: &str) -> Chat {
+    pub fn and_asked(&self, text: &str) -> Chat {
         let mut asked = self.clone();
         if let Value::Array(messages) = &mut asked.messages {
-            messages.push(json!({"role": "user", "content": question}));
+            messages.push(match messages.last().map(|last| &last["tool_calls"][0]["id"]) {
+                Some(Value::String(id)) => json!({"role": "tool", "tool_call_id": id, "content": text}),
+                _ => json!({"role": "user", "content": text}),
+            });
         }
         asked.continues = false;
         asked

@@ -19,24 +19,30 @@
 //! | `disk` | the disk tier of a model's blocks |
 //! | `start` | the engine over these parts |
 //! | `texts` | tokens of texts and chats |
+//! | `marks` | how many tokens two prompts share, without their tokens |
 //! | `chat` | the messages of a chat, and what else decides its prompt |
+//! | `ahead` | the next turn of a chat, computed while its client reads the answer |
 //! | `continuation` | a last message of the assistant that the answer goes on from |
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod budget;
 mod chat;
 mod continuation;
 mod disk;
+mod marks;
 mod opened;
 mod placed;
 mod start;
 mod texts;
 
+pub use ahead::{AheadCounts, AheadMode, NextTurns, Turn, Upcoming};
 pub use budget::{BudgetError, KvBudget};
 pub use chat::{Chat, ChatError, TemplateVariables};
 pub use continuation::{NotContinued, continuable_text};
 pub use disk::{DiskTier, open_disk};
+pub use marks::PromptMarks;
 pub use opened::{Embedder, OpenError, OpenedModel};
 pub use placed::{Placed, RunnerError, RunnerRoom};
 pub use start::{Session, SessionError, Start};

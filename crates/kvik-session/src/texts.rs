@@ -76,6 +76,11 @@ impl Texts {
         EncodedChat { tokens: self.encode_rendered(&prompt), reading, constraint, show }
     }
 
+    /// Whether the answer to a chat begins with reasoning; `None` leaves it to the template.
+    pub fn thinks(&self, chat: &Chat) -> Option<bool> {
+        chat.thinks().or(self.variables.enable_thinking)
+    }
+
     /// Tokens of a chat.
     ///
     /// # Errors
@@ -85,7 +90,7 @@ impl Texts {
     }
 
     /// The tokens with which every chat begins that goes on from these messages: those that two of them share whose
-    /// questions differ. A template may write a system message into the first question.
+    /// next messages differ. A template may write a system message into the first question.
     ///
     /// # Errors
     /// As [`Texts::render`].

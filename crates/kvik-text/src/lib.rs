@@ -15,6 +15,7 @@ pub mod forms;
 mod jinja;
 mod kinds;
 mod references;
+pub mod repetition;
 pub mod sampler;
 pub mod stream;
 pub mod template;

@@ -17,7 +17,7 @@ use std::time::SystemTime;
 
 use serde_json::Map;
 
-use super::answer::{AnswerStart, ReasoningForm, ToolForm};
+use super::answer::{ReasoningForm, ToolForm};
 use super::jinja::{Fault, Program, RenderLimits, Rendered, Variable};
 use super::tokenizer::Tokenizer;
 pub use unseen::{question_start, unseen};
@@ -168,11 +168,6 @@ impl ChatTemplate {
     /// The form of the model's reasoning.
     pub fn reasoning_form(&self) -> ReasoningForm {
         self.reasoning
-    }
-
-    /// The place at which an answer to a prompt begins, and its form.
-    pub fn answer_after(&self, prompt: &str) -> AnswerStart {
-        AnswerStart::after(self.reasoning, prompt)
     }
 
     /// The form of the model's tool calls: that of its messages, the one that its template renders, or the one

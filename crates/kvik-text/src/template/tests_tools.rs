@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::answer::{AnswerDelta, AnswerParser, ArgumentsForm, Offer};
+use crate::answer::{AnswerDelta, AnswerParser, AnswerStart, ArgumentsForm, Offer};
 
 /// Templates in the forms of published models, written by us.
 const TEMPLATES: [(&str, &str); 7] = [

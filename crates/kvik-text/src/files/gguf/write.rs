@@ -1,7 +1,5 @@
 //! Writes GGUF version 3, for tests and for tools that create small models.
 
-use std::io::{self, Write};
-
 use kvik_kernels::WeightType;
 
 use super::parse::DEFAULT_ALIGNMENT;
@@ -114,11 +112,6 @@ impl GgufWriter {
         pad(&mut out);
         out.extend(&self.data);
         out
-    }
-
-    /// Writes the whole file.
-    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
-        out.write_all(&self.to_bytes())
     }
 
     fn key(&mut self, key: &str, ty: ValueType) {
