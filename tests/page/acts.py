@@ -4,6 +4,7 @@ import urllib.parse
 
 from playwright.sync_api import expect
 
+TINY = pathlib.Path(__file__).resolve().parents[2] / "models/tiny/kvik-tiny-q8_0.gguf"
 AXE = pathlib.Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 
 
@@ -29,7 +30,7 @@ def wait_for_answers(page, count):
 
 def open_id(page):
     """The id of the conversation that the address names."""
-    return page.evaluate("location.hash").removeprefix("#/chat/")
+    return page.evaluate("location.hash").split("/")[2]
 
 
 def turns(*texts):
@@ -40,6 +41,18 @@ def turns(*texts):
 def kept(server, id):
     """(role, content) of what the server keeps of a conversation."""
     return [(message["role"], message["content"]) for message in server.get(f"/v1/conversations/{urllib.parse.quote(id)}").json["messages"]]
+
+
+def wide(page):
+    """Elements that make the page scroll sideways."""
+    return page.evaluate("document.documentElement.scrollWidth > innerWidth || document.querySelector('main').scrollWidth > innerWidth")
+
+
+def without_template(place):
+    """The file of a base model: without its template, and without the tokens by which it would be given ChatML."""
+    file = place / "base.gguf"
+    file.write_bytes(TINY.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_templatX").replace(b"<|im_start|>", b"<|xm_start|>"))
+    return file
 
 
 def violations(page):

@@ -24,6 +24,12 @@ class Between(Local):
         self.played = collections.defaultdict(list)  # by conversation: messages of scripts, which the server does not know
         super().__init__(self.handler())
 
+    def with_fields(self, body):
+        body = json.loads(body)
+        for name, value in self.fields.items():
+            body[name] = body.get(name, {}) | value if isinstance(value, dict) else value
+        return json.dumps(body).encode()
+
     @property
     def url(self):
         return f"http://127.0.0.1:{self.port}/"
@@ -53,7 +59,7 @@ class Between(Local):
                 id = self.path.removeprefix("/v1/conversations/")
                 if self.command == "GET" and between.played.get(id):
                     return self.tell(between.conversation(id))
-                return self.pass_on(json.dumps(json.loads(body) | between.fields).encode() if chat else body)
+                return self.pass_on(between.with_fields(body) if chat else body)
 
             do_GET = do_POST = do_DELETE = do_PUT = answer
 

@@ -1,14 +1,9 @@
 """Who does not see the page or has no mouse: axe finds no violation, and everything can be done by keyboard."""
 import pytest
-from acts import ask, kept, open_id, questions, turns, violations, wait_for_answers
+from acts import ask, kept, open_id, turns, violations, wait_for_answers, wide
 from playwright.sync_api import expect
 
 TEXT = "# Title\n\n- a\n\n| a | b |\n| - | - |\n| 1 | 2 |\n\n```js\ncode\n```\n\n[link](https://example.org) $x^2$\n\n$$\ny\n$$\n\n> quote"
-
-
-def wide(page):
-    """Elements that make the page scroll sideways."""
-    return page.evaluate("document.documentElement.scrollWidth > innerWidth || document.querySelector('main').scrollWidth > innerWidth")
 
 
 def test_a_long_name_leaves_room_on_a_phone_for_what_can_be_done(open_page, conversation):
@@ -20,7 +15,7 @@ def test_a_long_name_leaves_room_on_a_phone_for_what_can_be_done(open_page, conv
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("view", ["chat", "memory", "cache", "retention"])
+@pytest.mark.parametrize("view", ["chat", "memory", "cache", "retention", "models"])
 def test_axe_finds_nothing(open_page, conversation, view, theme, width):
     messages = [{"role": "system", "content": "Be kind."}, *turns("Hello.", TEXT)]
     page = open_page(f"#/chat/{conversation(messages, 'for axe')}", width=width, theme=theme)
@@ -59,6 +54,10 @@ def test_a_theme_is_chosen_and_remembered(page):
     assert light != dark
     page.reload()
     assert page.evaluate(ground) == dark
+    page.get_by_label("Theme").select_option("system")
+    for theme, colour in (("dark", dark), ("light", light)):
+        page.emulate_media(color_scheme=theme)
+        assert page.evaluate(ground) == colour
 
 
 def press(page, *keys):
@@ -109,18 +108,24 @@ def test_everything_can_be_done_by_keyboard(page, server):
     press(page, "Enter")
     expect(page.locator(".why p").first).to_be_visible()
 
-    reach(page, "Take this answer back and ask again")
-    press(page, "Enter")
+    reach(page, "Ask again; this answer stays as a version")
     with page.expect_response("**/v1/chat/completions"):
         press(page, "Enter")
+    expect(page.get_by_role("group", name="Version 2 of 2")).to_be_visible()
     wait_for_answers(page, 1)
-    assert len(kept(server, id)) == 2
+    assert open_id(page) != id and len(kept(server, id)) == 2
 
-    reach(page, "Edit this question in a branch", 200)
+    reach(page, "Version before", 200)
     press(page, "Enter")
-    expect(page.get_by_label("Your question")).to_be_focused()
-    expect(questions(page)).to_have_count(0)
-    assert open_id(page) != id
+    # The other one has the focus on, and only its later version is left to go to.
+    expect(page.get_by_role("button", name="Next version")).to_be_focused()
+    expect(page.get_by_role("status").filter(has_text="Version 1 of 2")).to_have_count(1)
+
+    reach(page, "Edit this question; this version stays", 200)
+    press(page, "Enter")
+    expect(page.get_by_label("The question, edited")).to_be_focused()
+    press(page, "Escape")
+    expect(page.get_by_role("button", name="Edit this question; this version stays")).to_be_focused()
 
     reach(page, "Search conversations", 200)
     page.keyboard.type("by keyboard")
@@ -143,6 +148,7 @@ def test_an_answer_is_stopped_by_keyboard(open_page, between):
     page.keyboard.type("Count.")
     press(page, "Enter")
     expect(page.locator(".answering .content")).to_contain_text("word3 ")
+    expect(page.get_by_role("status").filter(has_text="The answer is on its way.")).to_have_count(1)
     reach(page, "Stop")
     press(page, "Enter")
     expect(page.locator(".note")).to_contain_text("You stopped the answer")

@@ -58,14 +58,15 @@ def test_a_request_refused_after_the_question_was_answered_does_not_ask_again(op
     page = open_page(port=locked.port)
     expect(dialog(page)).to_have_count(1)
     held = []
-    page.route("**/v1/models", lambda route: held.append(route))
+    page.route("**/v1/shelf", lambda route: held.append(route))
     page.reload()
     expect(dialog(page)).to_have_count(1)
     while not held:
         page.wait_for_timeout(10)
     page.keyboard.press("Escape")
     expect(dialog(page)).to_have_count(0)
-    held[0].continue_()
+    for route in held:
+        route.continue_()
     expect(page.get_by_text("No key", exact=True)).to_be_visible()
     expect(dialog(page)).to_have_count(0)
 
@@ -109,7 +110,7 @@ def test_a_server_killed_in_mid_stream_leaves_a_draft(open_page, watch, tmp_path
         page = open_page(port=between.port)
         ask(page, "Please remember that my dog is called Bolt.")
         wait_for_answers(page, 1)
-        between.fields = {"ignore_eos": True, "max_tokens": 1500}
+        between.fields = {"ignore_eos": True, "max_tokens": 1500, "kvik": {"stop_loops": False}}
         ask(page, "What is my dog called?")
         expect(page.locator(".answering .content")).not_to_be_empty()
         server.kill()
@@ -144,6 +145,42 @@ def test_a_reload_in_mid_answer_gives_the_question_back(open_page, server, betwe
     wait_for_answers(page, 1)
     expect(page.get_by_label("Your question")).to_have_value("")
     expect(page.locator(".note")).to_be_hidden()
+
+
+def begin_a_long_answer(page, between):
+    between.fields, between.delay_s = {"ignore_eos": True, "max_tokens": 1500, "kvik": {"stop_loops": False}}, 0.02
+    ask(page, "Please tell me all that you know.")
+    expect(page.locator(".answering .content")).to_contain_text(re.compile(".{20}"))
+
+
+def test_an_answer_goes_on_after_a_reload(open_page, server, between):
+    page = open_page(port=between.port)
+    begin_a_long_answer(page, between)
+    said = page.locator(".answering .content").inner_text()[:20]
+    page.reload()
+    expect(page.locator(".live .message.user")).to_contain_text("Please tell me all that you know.")
+    expect(page.locator(".answering .content")).to_contain_text(said)
+    expect(page.locator(".note")).to_be_hidden()
+    between.delay_s = 0
+    wait_for_answers(page, 1)
+    assert answers(page).inner_text().startswith(said)
+    assert [role for role, _ in kept(server, open_id(page))] == ["user", "assistant"]
+    expect(page.locator(".strip")).to_contain_text("generated")
+    expect(page.get_by_label("Your question")).to_have_value("")
+
+
+def test_an_answer_is_followed_and_stopped_in_another_tab(open_page, server, between):
+    first = open_page(port=between.port)
+    begin_a_long_answer(first, between)
+    second = open_page(f"#/chat/{open_id(first)}", port=between.port, context=first.context)
+    expect(second.locator(".answering .content")).not_to_be_empty()
+    second.get_by_role("button", name="Stop").click()
+    expect(second.locator(".note")).to_contain_text("You stopped the answer")
+    # What was generated before is on its way to the first.
+    between.delay_s = 0
+    expect(first.locator(".rest .content")).not_to_be_empty()
+    assert server.metric("kvik_requests_running") == 0
+    assert kept(server, open_id(first)) == []
 
 
 def test_what_was_being_written_outlives_a_reload(page):
@@ -188,7 +225,7 @@ def test_a_conversation_that_another_program_uses_is_said_to_be_busy(open_page, 
 def test_a_conversation_that_is_gone_is_said_to_be(open_page, watch):
     watch.expect("404")
     page = open_page("#/chat/conv_000000000000000000000000")
-    expect(page.get_by_role("alert")).to_contain_text("conv_000000000000000000000000")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such conversation")
 
 
 def test_an_error_inside_a_stream_is_the_end_of_it(open_page, server):

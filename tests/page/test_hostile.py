@@ -1,11 +1,24 @@
 """Texts of others on the page while they stream. What else is shown as text is in test_markdown.py."""
 import json
 
-from acts import ask
+from acts import ask, turns, wait_for_answers, wide
 from playwright.sync_api import expect
 from test_markdown import FORBIDDEN
 
 BAD = "<img src=x onerror='window.harmed=1'><script>harmed=1</script>\u202egnp.exe"
+LONG = "\n\n".join(["W" * 400, BAD, "\u202eright to left " * 40, "| " + " | ".join("column" * 3 for _ in range(20)) + " |\n|" + " - |" * 20, "```\n" + "x" * 500 + "\n```"])
+
+
+def test_nothing_that_is_said_makes_a_phone_scroll_sideways(open_page, conversation):
+    id = conversation(turns(LONG, LONG, LONG, "\n".join(f"line {number}" for number in range(10_000))), "N" * 120)
+    page = open_page(f"#/chat/{id}", width=390)
+    wait_for_answers(page, 2)
+    for action in ("Settings", "Send"):
+        expect(page.get_by_role("button", name=action, exact=True)).to_be_in_viewport(ratio=1)
+    assert not wide(page)
+    page.evaluate("id => { location.hash = `#/memory/${id}`; }", id)
+    expect(page.get_by_role("list", name="Messages by how they were read").get_by_role("listitem")).to_have_count(4)
+    assert not wide(page)
 
 
 def test_calls_of_tools_are_text_while_they_stream(open_page, between):

@@ -1,17 +1,19 @@
 """The models view on a real shelf: what there is, what it holds, and how models come and go."""
 import pytest
-from acts import ask, violations, wait_for_answers
+from acts import TINY, ask, violations, wait_for_answers, wide, without_template
 from conftest import serve
 from hub import Hub
 from playwright.sync_api import expect
-from server import TINY
 
-MODEL = (TINY / "kvik-tiny-q8_0.gguf").read_bytes()
+MODEL = TINY.read_bytes()
+# A model of the table of short names, as the stand-in of the hub has it.
+SHORT, REPOSITORY = "smollm2:360m", "bartowski/SmolLM2-360M-Instruct-GGUF"
 
 
 @pytest.fixture
 def hub():
-    with Hub({"o/tiny": {"tiny-Q8_0.gguf": MODEL}, "o/other": {"other-Q8_0.gguf": MODEL}}) as hub:
+    files = {"tiny-Q8_0.gguf": MODEL}
+    with Hub({"o/tiny": files, "o/other": files, REPOSITORY: files}) as hub:
         yield hub
 
 
@@ -35,7 +37,7 @@ def test_a_model_is_fetched_loaded_let_go_and_removed(shelf, open_page):
     page = open_page("#/models", port=shelf.port)
     expect(page.get_by_text("There are no models yet.")).to_be_visible()
     page.get_by_label("A model of the Hugging Face hub").fill("hf.co/o/tiny")
-    page.get_by_role("button", name="Fetch").click()
+    page.get_by_role("button", name="Fetch", exact=True).click()
     fetched = page.get_by_role("group", name="hf.co/o/tiny")
     expect(fetched).to_contain_text("There")
     expect(row(page, "o/tiny")).to_contain_text("unloaded")
@@ -52,11 +54,49 @@ def test_a_model_is_fetched_loaded_let_go_and_removed(shelf, open_page):
     expect(fetched).to_have_count(0)
 
 
+def test_a_first_model_is_chosen_fetched_and_asked_on_a_phone(shelf, open_page):
+    page = open_page(port=shelf.port, width=390)
+    expect(page.get_by_role("heading", name="Fetch a model to begin")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="no model yet")).to_be_visible()
+    page.get_by_label("Your question").fill("Hello.")
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    offer = page.get_by_role("list", name="Models to fetch", exact=True).get_by_role("listitem").filter(has_text=SHORT)
+    expect(offer).to_contain_text("about 366.8 MiB")
+    expect(offer).to_contain_text("0.4 billion parameters, Q8_0, Apache-2.0")
+    assert violations(page) == [] and not wide(page)
+    offer.get_by_role("button").click()
+    # What is fetched for the first question answers it, and that is in sight.
+    expect(page.get_by_role("list", name="Models of this server").get_by_role("button", name=SHORT)).to_have_attribute("aria-pressed", "true")
+    answering = page.get_by_label("Model", exact=True)
+    expect(answering).to_have_value(SHORT)
+    expect(answering).to_be_in_viewport(ratio=1)
+    ask(page, "Hello.")
+    wait_for_answers(page, 1)
+    expect(page.locator(".strip .model")).to_have_text(SHORT)
+    expect(answering).to_be_in_viewport(ratio=1)
+    assert [model["loads"] for model in shelf.get("/v1/shelf").json["models"]] == [1]
+
+
+def test_the_model_of_a_conversation_is_seen_and_changed_at_the_question(shelf, open_page):
+    for name in ("o/tiny", "o/other"):
+        pull(shelf, name)
+    page = open_page(port=shelf.port)
+    page.get_by_role("button", name="o/tiny").click()
+    ask(page, "Hello.")
+    wait_for_answers(page, 1)
+    page.reload()
+    expect(page.get_by_label("Model", exact=True)).to_have_value("o/tiny")
+    page.get_by_label("Model", exact=True).select_option("o/other")
+    ask(page, "And?")
+    wait_for_answers(page, 2)
+    expect(page.locator(".strip .model")).to_have_text(["o/tiny", "o/other"])
+
+
 def test_a_download_shows_how_far_it_is_and_can_be_stopped(shelf, open_page, hub):
     hub.bytes_per_s = 200_000
     page = open_page("#/models", port=shelf.port)
     page.get_by_label("A model of the Hugging Face hub").fill("hf:o/tiny")
-    page.get_by_role("button", name="Fetch").click()
+    page.get_by_role("button", name="Fetch", exact=True).click()
     fetched = page.get_by_role("group", name="hf:o/tiny")
     expect(fetched.get_by_role("progressbar")).to_be_visible()
     expect(fetched).to_contain_text("% of ")
@@ -65,7 +105,7 @@ def test_a_download_shows_how_far_it_is_and_can_be_stopped(shelf, open_page, hub
     assert shelf.get("/v1/shelf").json["models"] == []
     for wrong in ("qwen3", "hf:o/nothing"):
         page.get_by_label("A model of the Hugging Face hub").fill(wrong)
-        page.get_by_role("button", name="Fetch").click()
+        page.get_by_role("button", name="Fetch", exact=True).click()
         expect(page.get_by_role("group", name=wrong).locator(".error-text")).not_to_be_empty()
 
 
@@ -81,7 +121,7 @@ def test_the_models_view_has_no_barriers(shelf, open_page, width, theme):
     shelf.post("/v1/shelf/load", {"model": "o/tiny"})
     page = open_page("#/models", port=shelf.port, width=width, theme=theme)
     page.get_by_label("A model of the Hugging Face hub").fill("hf:o/nothing")
-    page.get_by_role("button", name="Fetch").click()
+    page.get_by_role("button", name="Fetch", exact=True).click()
     expect(page.get_by_role("group", name="hf:o/nothing").locator(".error-text")).to_be_visible()
     expect(row(page, "o/other")).to_contain_text("unloaded")
     assert violations(page) == []
@@ -123,19 +163,28 @@ def test_an_answer_that_waits_for_its_model_says_so(shelf, open_page):
     wait_for_answers(page, 1)
 
 
-def test_a_model_without_a_template_says_so_before_a_question(tmp_path, open_page):
-    # Without its template, and without the tokens by which it would be given ChatML.
-    base = MODEL.replace(b"tokenizer.chat_template", b"tokenizer.chat_templatX").replace(b"<|im_start|>", b"<|xm_start|>")
-    file = tmp_path / "base.gguf"
-    file.write_bytes(base)
-    with serve("-m", file) as server:
-        page = open_page(port=server.port)
+def test_a_model_without_a_template_says_so_and_continues_texts(tmp_path, open_page):
+    with serve("-m", without_template(tmp_path)) as server:
+        page = open_page(port=server.port, width=390)
         expect(says_that_it_has_no_template(page)).to_contain_text("--chat-template FILE")
-        assert violations(page) == []
+        assert violations(page) == [] and not wide(page)
+        text = page.get_by_label("Text to continue")
+        text.fill("Once upon a time")
+        page.get_by_role("button", name="Continue").click()
+        expect(page.get_by_role("button", name="Take back")).to_be_visible()
+        went_on = text.input_value()
+        assert went_on.startswith("Once upon a time") and len(went_on) > 20
+        page.reload()
+        expect(text).to_have_value(went_on)
+        text.press("Control+Enter")
+        expect(text).not_to_have_value(went_on)
+        page.get_by_role("button", name="Take back").click()
+        expect(text).to_have_value(went_on)
 
 
 def test_a_model_with_a_template_is_asked_without_a_word(page):
     expect(page.locator("#server")).to_have_text("kvik-tiny")
+    expect(page.get_by_role("heading", name="kvik-tiny answers")).to_be_visible()
     expect(says_that_it_has_no_template(page)).to_have_count(0)
 
 

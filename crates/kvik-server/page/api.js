@@ -50,15 +50,11 @@ export function createApi(keys) {
     text: async (path, options) => (await send("GET", path, { ...options, accept: "*/*" })).text(),
     /** The events of a streamed answer, as an async generator; `signal` ends it. */
     async *stream(path, body, { signal } = {}) {
-      const response = await send("POST", path, { body, signal, accept: "text/event-stream" });
-      try {
-        for await (const event of eventsOf(response.body, cutOff)) {
-          if (event.error) throw new ApiError({ ...event.error, status: response.status });
-          yield event;
-        }
-      } catch (error) {
-        throw error instanceof ApiError ? error : unreached(error, signal, cutOff);
-      }
+      yield* eventsIn(await send("POST", path, { body, signal, accept: "text/event-stream" }), signal);
+    },
+    /** The same of an answer that runs already. */
+    async *follow(path, { signal } = {}) {
+      yield* eventsIn(await send("GET", path, { signal, accept: "text/event-stream" }), signal);
     },
     /** The documents of an answer that has one a line, as an async generator; `signal` ends it. */
     async *lines(path, body, { signal } = {}) {
@@ -76,6 +72,17 @@ export function createApi(keys) {
       return response.ok ? "ready" : "loading";
     },
   };
+}
+
+async function* eventsIn(response, signal) {
+  try {
+    for await (const event of eventsOf(response.body, cutOff)) {
+      if (event.error) throw new ApiError({ ...event.error, status: response.status });
+      yield event;
+    }
+  } catch (error) {
+    throw error instanceof ApiError ? error : unreached(error, signal, cutOff);
+  }
 }
 
 async function reach(method, path, { body, signal, accept, key }) {

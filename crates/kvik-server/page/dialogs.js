@@ -3,15 +3,16 @@ import { h, uniqueId } from "./dom.js";
 
 const NOTICE_MS = 6000;
 
-/** Asks yes or no. */
-export function confirm(question, { action = "Yes", danger = false } = {}) {
+/** Asks yes or no, or which of `more`; resolves to "yes", one of their values, or null. */
+export function confirm(question, { action = "Yes", danger = false, more = [] } = {}) {
   return ask({
     content: [h("p", { class: "dialog-text" }, question)],
     action,
     danger,
+    more,
     label: question,
-    answer: () => true,
-  }).then(Boolean);
+    answer: (value) => value,
+  });
 }
 
 /** Asks for a line of text; null where none is given. */

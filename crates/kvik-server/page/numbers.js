@@ -29,7 +29,8 @@ export function percent(part, whole) {
 /** 1536 -> "1.5 KiB". */
 export function bytes(number) {
   let unit = 0;
-  while (number >= 1024 && unit < UNITS.length - 1) {
+  // From 1,000 on the next unit is shorter.
+  while (number >= 1000 && unit < UNITS.length - 1) {
     number /= 1024;
     unit += 1;
   }

@@ -1,15 +1,15 @@
-// The address of what is shown: `#/view` or `#/view/id`.
+// The address of what is shown: `#/view`, `#/view/id`, or `#/chat/id/message`.
 
-/** `{view, id}` of a hash; the first view where it names none. */
+/** `{view, id, at}` of a hash, `at` the index of a message; the first view where it names none. */
 export function parseRoute(hash, names) {
-  const [view, id = null] = hash.replace(/^#\/?/, "").split("/");
-  if (!names.includes(view)) return { view: names[0], id: null };
-  return { view, id: id === null || id === "" ? null : decode(id) };
+  const [view, id = "", at = ""] = hash.replace(/^#\/?/, "").split("/");
+  if (!names.includes(view)) return { view: names[0], id: null, at: null };
+  return { view, id: id === "" ? null : decode(id), at: /^\d+$/.test(at) ? Number(at) : null };
 }
 
-/** The hash of a view, and of one thing in it. */
-export function routeHash(view, id = null) {
-  return id === null ? `#/${view}` : `#/${view}/${encodeURIComponent(id)}`;
+/** The hash of a view, of one thing in it, and of a message of that. */
+export function routeHash(view, id = null, at = null) {
+  return [`#/${view}`, id, at].filter((part) => part !== null).map((part, index) => (index === 0 ? part : encodeURIComponent(part))).join("/");
 }
 
 function decode(id) {

@@ -1,6 +1,8 @@
 // Says in the header which model is served, and that the server loads it or is away.
 import { setText } from "./dom.js";
+import { modelsOf } from "./models/actions.js";
 import { plural } from "./numbers.js";
+import { renderOnChange } from "./state.js";
 
 const RETRY_MS = 1000;
 
@@ -8,22 +10,17 @@ const RETRY_MS = 1000;
 export function mountServer(element, app) {
   const look = async () => {
     const health = await app.api.health();
-    if (health === "ready") return setText(element, await modelName(app));
+    if (health === "ready") {
+      await modelsOf(app).read();
+      return renderOnChange(app.store, ({ models }) => setText(element, modelText(models)));
+    }
     setText(element, health === "loading" ? "The model is loading" : "The server is away");
-    setTimeout(look, RETRY_MS);
+    return setTimeout(look, RETRY_MS);
   };
   look();
 }
 
-async function modelName({ api, store }) {
-  try {
-    const { data } = await api.get("/v1/models");
-    const models = data.filter(({ parent }) => !parent);
-    if (models.length !== 1) return plural(models.length, "model");
-    const { chat_template: template } = await api.get("/props");
-    if (template === null) store.dispatch({ type: "no template" });
-    return models[0].id;
-  } catch (error) {
-    return error.status === 401 ? "No key" : "";
-  }
+function modelText({ shelf, refused }) {
+  if (!shelf) return refused ? "No key" : "";
+  return shelf.bytes === null ? shelf.default : plural(shelf.models.length, "model");
 }

@@ -1,9 +1,11 @@
-// A question and its answer: send, stop, ask again, and what becomes of an answer that does not come to its end.
+// A question and its answer: send, stop, ask again, and what becomes of an answer that does not come to its end. An answer
+// goes on at the server when its stream breaks off or the page is loaded again, and is followed from where it was.
+import { isShelf, modelOf } from "../models/chosen.js";
 import { routeHash } from "../route.js";
 import { nameOf, pathOf } from "./conversations.js";
 import { contentOf, draftOfContent } from "./files.js";
-import { rememberDraft, rememberReports, rememberSettings } from "./kept.js";
-import { NEW, draftOf, settingsOf, systemOf, textOf } from "./state.js";
+import { recallDraft, rememberDraft, rememberReports, rememberSettings } from "./kept.js";
+import { NEW, draftOf, questionBefore, settingsOf, systemOf, textOf } from "./state.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 /** An answer that has not begun for so long says why. */
@@ -25,8 +27,7 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
   }
 
   async function begin(draft) {
-    const name = nameOf(draft.text || draft.files[0].name);
-    const { id } = await conversations.begin({}, name);
+    const { id, name } = await conversations.begin({}, nameOf(draft.text || draft.files[0].name));
     store.dispatch({ type: "settings changed", id, settings: settingsOf(chat(), NEW) });
     store.dispatch({ type: "settings changed", id: null, settings: {} });
     store.dispatch({ type: "draft changed", id: null, draft: { text: "", files: [], note: null } });
@@ -46,15 +47,19 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
     return system === undefined || system === known ? [question] : [{ role: "system", content: system }, question];
   }
 
-  async function answer(id, draft, messages) {
+  /** Sends a question, or follows the answer to one that runs already, to its end. */
+  async function answer(id, draft, messages, { follows = false } = {}) {
     const controller = new AbortController();
     const before = chat().open.messages.length;
     running.set(id, controller);
-    const turn = { messages, text: "", reasoning: "", calls: [], sentAt: performance.now(), firstAt: null };
+    const turn = { messages, text: "", reasoning: "", calls: [], sentAt: performance.now(), firstAt: null, follows };
     store.dispatch({ type: "asked", id, turn });
-    rememberDraft(id, { ...draft, sentAt: before });
+    if (!follows) rememberDraft(id, { ...draft, sentAt: before });
+    const { signal } = controller;
+    const path = pathOf(id, "/answer");
+    const begin = () => (follows ? api.follow(path, { signal }) : api.stream("/v1/chat/completions", bodyOf(store.get(), id, messages), { signal }));
     try {
-      await finish(id, messages, await stream(id, messages, controller.signal));
+      await finish(id, messages, await read(id, begin, (from) => api.follow(`${path}?from=${from}`, { signal })));
     } catch (error) {
       await fail(id, draft, error, before);
     } finally {
@@ -65,16 +70,28 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
   }
 
   /** Shows the answer as it comes; returns the event that ends it, which has the numbers. */
-  async function stream(id, messages, signal) {
-    const body = bodyOf(messages, settingsOf(chat(), id), id);
+  async function read(id, begin, goOn) {
     let last = {};
+    let seen = 0;
     const asked = setInterval(() => sayWhy(id), WAITING_MS);
+    const take = (event) => {
+      clearInterval(asked);
+      seen += 1;
+      // Other tabs may follow it from now on.
+      if (seen === 1 && !chat().turns[id].follows) tabs.changed(id);
+      const choice = event.choices?.[0];
+      if (choice?.delta) store.dispatch({ type: "answer grew", id, delta: choice.delta, at: performance.now() });
+      last = { ...last, ...event, finish: choice?.finish_reason ?? last.finish };
+    };
     try {
-      for await (const event of api.stream("/v1/chat/completions", body, { signal })) {
-        clearInterval(asked);
-        const choice = event.choices?.[0];
-        if (choice?.delta) store.dispatch({ type: "answer grew", id, delta: choice.delta, at: performance.now() });
-        last = { ...last, ...event, finish: choice?.finish_reason ?? last.finish };
+      for (let events = begin(); events; ) {
+        try {
+          for await (const event of events) take(event);
+          events = null;
+        } catch (error) {
+          if (error.code !== "cut_off" || !(await runs(id))) throw error;
+          events = goOn(seen);
+        }
       }
     } finally {
       clearInterval(asked);
@@ -82,10 +99,16 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
     return last;
   }
 
+  /** Whether the answer goes on at the server. */
+  async function runs(id) {
+    const { answering } = await api.get(pathOf(id)).catch(() => ({}));
+    return Boolean(answering);
+  }
+
   /** Says of an answer that does not begin that its model is loaded first, or waits for another's turn to end. */
   async function sayWhy(id) {
     const { models } = await api.get("/v1/shelf").catch(() => ({ models: [] }));
-    const { model: chosen } = settingsOf(chat(), id);
+    const chosen = modelOf(store.get(), id);
     const model = models.find(({ name }) => name === chosen) ?? models.find(({ waiting }) => waiting > 0);
     if (!model || model.status === "loaded") return;
     const why = model.status === "loading" ? `The model ${model.name} is loading` : `The model ${model.name} waits until there is room for it`;
@@ -95,15 +118,18 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
   async function finish(id, messages, last) {
     const turn = chat().turns[id];
     const { name, messages: count } = last.kvik.conversation;
-    rememberDraft(id, null);
-    store.dispatch({ type: "answered", id, messages: [...messages, messageOf(turn)], report: reportOf(turn, last), name, count });
+    // What was written in another tab meanwhile is no draft of this question.
+    if (recallDraft(id)?.sentAt !== undefined) rememberDraft(id, null);
+    store.dispatch({ type: "answered", id, messages: [...messages, messageOf(turn)], report: { ...reportOf(turn, last), model: isShelf(store.get()) ? last.model : null }, name, model: last.model, count });
     rememberReports(id, chat().reports[id]);
-    // Another client has said something in it that this page did not know.
-    if (chat().open?.id === id && chat().open.messages.length !== count) await conversations.open(id);
+    // Another client has said something in it that this page did not know, or the server keeps less of a loop.
+    const differs = chat().open?.messages.length !== count || last.kvik.loop;
+    if (chat().open?.id === id && differs) await conversations.open(id);
   }
 
   async function fail(id, draft, error, before) {
     const { text, reasoning } = chat().turns[id];
+    if (error.aborted) await api.delete(pathOf(id, "/answer")).catch(() => {}); // a server that is away computes nothing
     if (text !== "" && (await isKept(id, before))) {
       rememberDraft(id, null);
       store.dispatch({ type: "answer failed", id, draft: {}, rest: null });
@@ -122,54 +148,62 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
     return kept.messages.length > before && kept.messages.at(-1).role === "assistant";
   }
 
+  /** Asks in another version of a conversation: it shares the messages before `upto`, and differs from `at` on. */
+  async function askInVersion(id, { upto, at, content }) {
+    const begun = await conversations.version(id, upto, at);
+    await answer(begun, draftOfContent(content), questionOf(content, begun));
+  }
+
   return {
     send,
+
+    /** Goes on with an answer that runs at the server: after a reload, or for another tab's question. */
+    async resume(id, messages) {
+      if (running.has(id)) return;
+      await answer(id, draftOfContent(textOf(messages.at(-1))), messages, { follows: true });
+    },
+
     stop: (id) => running.get(id)?.abort(),
 
-    /** Takes the last answer back and asks again; `keep` leaves what was said before as a branch. */
-    async askAgain(id, { keep }) {
+    /** Asks the question of an answer again, in a version that has another answer. */
+    async askAgain(id, index) {
       const { messages } = chat().open;
-      const from = messages.findLastIndex(({ role }) => role === "user");
-      if (keep) await conversations.branch(id, messages.length);
-      await api.delete(pathOf(id, `/messages?from=${from}`));
-      store.dispatch({ type: "messages taken back", id, from });
-      const draft = draftOfContent(textOf(messages[from]));
-      await answer(id, draft, questionOf(textOf(messages[from]), id));
+      const from = questionBefore(messages, index);
+      await askInVersion(id, { upto: from, at: from + 1, content: textOf(messages[from]) });
     },
 
-    /** Begins a branch before a message, with that message to be edited. */
-    async edit(id, index) {
-      const message = chat().open.messages[index];
-      const branch = await conversations.branch(id, index);
-      store.dispatch({ type: "draft changed", id: branch, draft: draftOfContent(textOf(message)) });
-      navigate(routeHash("chat", branch));
-    },
+    /** Asks something else in the place of a question, in a version that has both. */
+    edit: (id, index, content) => askInVersion(id, { upto: index, at: index, content }),
 
-    /** Keeps a stopped answer as it is: the conversation begins anew with it, under its old name. */
+    /** Keeps a stopped answer as it is. */
     async keepRest(id) {
-      const { messages, name } = chat().open;
       const { text, question } = chat().rests[id];
-      const said = [...messages, { role: "user", content: question }, { role: "assistant", content: text }];
-      const begun = await api.post("/v1/conversations", { messages: said });
-      store.dispatch({ type: "settings changed", id: begun.id, settings: settingsOf(chat(), id) });
+      await api.post(pathOf(id, "/items"), { items: [{ role: "user", content: question }, { role: "assistant", content: text }] });
       store.dispatch({ type: "rest dropped", id });
       store.dispatch({ type: "draft changed", id, draft: { text: "", files: [], note: null } });
-      rememberReports(begun.id, chat().reports[id] ?? {});
-      await conversations.forget(id);
-      if (name !== null) await api.post(pathOf(begun.id), { name });
+      rememberDraft(id, null);
+      await conversations.open(id);
+      tabs.changed(id);
       await conversations.list();
-      navigate(routeHash("chat", begun.id));
     },
   };
 }
 
-function bodyOf(messages, settings, id) {
-  const body = { messages, stream: true, kvik: { conversation: id } };
-  if (settings.model) body.model = settings.model;
-  for (const name of NUMBERS) if (settings[name] !== undefined) body[name] = settings[name];
+function bodyOf(state, id, messages) {
+  const settings = settingsOf(state.chat, id);
+  const body = { messages, stream: true, ...numbersOf(settings), kvik: { conversation: id, resume: true } };
+  // Said where there is a choice, so that the one that is shown answers.
+  const model = isShelf(state) ? modelOf(state, id) : settings.model;
+  if (model) body.model = model;
   if (settings.thinking === "off") body.chat_template_kwargs = { enable_thinking: false };
   if (settings.memory === "off") body.kvik.memory = false;
+  if (settings.stopLoops !== "off") body.kvik.stop_loops = true;
   return body;
+}
+
+/** The sampling and the length that settings say. */
+export function numbersOf(settings) {
+  return Object.fromEntries(NUMBERS.filter((name) => settings[name] !== undefined).map((name) => [name, settings[name]]));
 }
 
 function messageOf({ text, reasoning, calls }) {
@@ -181,8 +215,9 @@ function messageOf({ text, reasoning, calls }) {
 
 /** What is shown of an answer besides its text. */
 function reportOf(turn, { kvik, timings, finish }) {
-  const firstMs = turn.firstAt === null ? null : turn.firstAt - turn.sentAt;
-  return { cache: kvik?.cache ?? null, memory: kvik?.memory ?? null, timings: timings ?? null, finish, firstMs };
+  // When a question was asked elsewhere, or before a reload, is not known here.
+  const firstMs = turn.firstAt === null || turn.follows ? null : turn.firstAt - turn.sentAt;
+  return { cache: kvik?.cache ?? null, memory: kvik?.memory ?? null, loop: kvik?.loop ?? null, timings: timings ?? null, finish, firstMs };
 }
 
 function failureSentence(error) {

@@ -1,7 +1,8 @@
 // The actions of the chat, one set for the whole page: an answer goes on while another view is shown.
 import { createAsking } from "./asking.js";
 import { createConversations } from "./conversations.js";
-import { recallSettings } from "./kept.js";
+import { recallSettings, rememberSettings } from "./kept.js";
+import { settingsOf } from "./state.js";
 import { createTabs } from "./tabs.js";
 
 const made = new WeakMap();
@@ -21,11 +22,18 @@ function createChat(app) {
     if (deleted) store.dispatch({ type: "conversation missing", id, error: "This conversation was deleted in another tab." });
     else if (open?.id === id && !turns[id]) actions.open(id);
   });
-  const conversations = createConversations(app, tabs);
-  const actions = saying(app.notify, { ...conversations, ...createAsking(app, conversations, tabs) });
+  const conversations = createConversations(app, tabs, (id, question) => asking.resume(id, question));
+  const asking = createAsking(app, conversations, tabs);
+  const actions = saying(app.notify, { ...conversations, ...asking, useModel: (id, name) => useModel(store, id, name) });
   // Other clients change conversations too; what a person comes back to is read again.
   document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && actions.list());
   return actions;
+}
+
+/** Makes a model the one of a conversation, or of the new one. */
+function useModel(store, id, name) {
+  store.dispatch({ type: "settings changed", id, settings: { ...settingsOf(store.get().chat, id), model: name } });
+  rememberSettings(store.get().chat.settings);
 }
 
 /** Actions that say what went wrong, so that no caller forgets it. */

@@ -1,13 +1,16 @@
-// Where a question is written. Files may be chosen, dropped or pasted; Enter sends, Shift+Enter begins a line.
+// Where a question is written. Files may be chosen, dropped or pasted; Enter sends, Shift+Enter begins a line,
+// Escape stops the answer.
 import { h, replace, setText } from "../dom.js";
+import { chats, modelOf, modelsIn } from "../models/chosen.js";
 import { bytes } from "../numbers.js";
 import { readFile } from "./files.js";
 import { recallDraft, rememberDraft } from "./kept.js";
 import { draftOf } from "./state.js";
 
+const NO_MODEL = "This server has no model yet: fetch one first.";
 const NO_TEMPLATE =
-  "This model has no chat template, as base models have none: it continues texts (/v1/completions, kvik run --raw) and " +
-  "answers no questions, unless the server is started with --chat-template FILE.";
+  "This model has no chat template, so it answers no questions. A new conversation has a field for texts that it continues; " +
+  "a server that is started with --chat-template FILE chats with it too.";
 
 /** `{element, render}`. */
 export function mountComposer({ store, notify }, chat) {
@@ -23,6 +26,7 @@ export function mountComposer({ store, notify }, chat) {
   const text = h("textarea", { rows: 1, placeholder: "Ask something", "aria-label": "Your question" });
   text.addEventListener("input", () => change({ text: text.value }));
   text.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && store.get().chat.turns[id()]) chat.stop(id());
     // While an input method is composing, Enter chooses a word.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -54,11 +58,12 @@ export function mountComposer({ store, notify }, chat) {
   let shown = {};
   return {
     element,
-    render(state, open) {
+    render(state, open, all) {
       const answering = Boolean(state.turns[open]);
       const { text: written, files: given, note: said } = draftOf(state, open);
       if (text.value !== written) text.value = written;
-      const shows = state.chats ? said : NO_TEMPLATE;
+      const noModel = all.models.shelf !== null && modelsIn(all).length === 0;
+      const shows = noModel ? NO_MODEL : chats(all, modelOf(all, open)) ? said : NO_TEMPLATE;
       setText(note, shows ?? "");
       note.hidden = !shows;
       if (given !== shown.given) {
@@ -66,8 +71,9 @@ export function mountComposer({ store, notify }, chat) {
         files.hidden = given.length === 0;
       }
       swap(sendButton, stopButton, answering);
-      sendButton.disabled = (written.trim() === "" && given.length === 0) || (open !== null && state.open?.status === "missing");
-      if (shown.open !== open) text.focus({ preventScroll: true });
+      sendButton.disabled = noModel || (written.trim() === "" && given.length === 0) || (open !== null && state.open?.status === "missing");
+      // Who was led to a message reads it.
+      if (shown.open !== open && all.route.at === null) text.focus({ preventScroll: true });
       shown = { open, given };
     },
   };

@@ -1,21 +1,26 @@
 // What is done with conversations as wholes: list, search, open, begin, branch, rename, delete, export, import.
 import { askForText } from "../dialogs.js";
+import { plural } from "../numbers.js";
 import { routeHash } from "../route.js";
 import { readConversation } from "./files.js";
 import { recallDraft, recallReports, rememberDraft, rememberReports, rememberSettings } from "./kept.js";
-import { settingsOf, titleOf } from "./state.js";
+import { leadingSystems, settingsOf, titleOf } from "./state.js";
+import { familyOf, versionMetadata } from "./versions.js";
 
 const LISTED = 1000;
 const NAME_MAX = 60;
+/** The server's limit. */
+const NAME_BYTES_MAX = 128;
 const NAME_TRIES = 1000;
 /** While somebody types, only the text at which they rest is searched for. */
 const REST_MS = 250;
 const UNFINISHED = "The answer to this was not finished when the page was closed. Nothing of it is kept. Send it again.";
+const NOT_THERE = "There is no such conversation: it was deleted, or it belongs to another key.";
 
 export const pathOf = (id, rest = "") => `/v1/conversations/${encodeURIComponent(id)}${rest}`;
 
-/** The actions; `tabs` tells the other tabs of them. */
-export function createConversations({ store, api, navigate, notify, confirm }, tabs) {
+/** The actions; `tabs` tells the other tabs of them, `resume(id, question)` goes on with an answer that runs. */
+export function createConversations({ store, api, navigate, notify, confirm }, tabs, resume) {
   const chat = () => store.get().chat;
   let searching = new AbortController();
   const self = {
@@ -57,13 +62,14 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
       const { messages: before } = chat().open;
       store.dispatch({ type: "reports recalled", id, reports: { ...recallReports(id), ...chat().reports[id] } });
       try {
-        const { name, messages } = await api.get(pathOf(id));
+        const { name, model, messages, answering } = await api.get(pathOf(id));
         // What was answered here meanwhile is newer than what was read.
         if (chat().open?.messages !== before) return;
-        store.dispatch({ type: "conversation opened", id, name, messages });
-        recover(store, id, messages);
+        store.dispatch({ type: "conversation opened", id, name, model, messages });
+        if (answering) resume(id, answering);
+        else recover(store, id, messages);
       } catch (error) {
-        store.dispatch({ type: "conversation missing", id, error: error.message });
+        store.dispatch({ type: "conversation missing", id, error: error.status === 404 ? NOT_THERE : error.message });
       }
     },
 
@@ -83,15 +89,27 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
     },
 
     /** Begins another conversation as this one did, up to a message; its settings go with it. */
-    async branch(id, upto) {
+    async branch(id, upto, metadata) {
       const name = chat().open.name ?? "Branch";
-      const begun = await self.begin({ from: id, upto }, name.replace(/ \(\d+\)$/, ""));
+      const begun = await self.begin({ from: id, upto, metadata }, name.replace(/ \(\d+\)$/, ""));
       store.dispatch({ type: "settings changed", id: begun.id, settings: settingsOf(chat(), id) });
       rememberSettings(chat().settings);
       const reports = Object.entries(chat().reports[id] ?? {}).filter(([index]) => Number(index) < upto);
       rememberReports(begun.id, Object.fromEntries(reports));
       await changed(begun.id);
       return begun.id;
+    },
+
+    /** Begins a version that has the messages before `upto`, and shows it; what it says differs from the message `at` on. */
+    async version(id, upto, at) {
+      if (!chat().list.ready) await self.list();
+      const { name, model, messages } = chat().open;
+      const item = chat().list.items.find((one) => one.id === id) ?? { id };
+      const begun = await self.branch(id, upto, versionMetadata(item, at - leadingSystems(messages).length));
+      store.dispatch({ type: "conversation opening", id: begun });
+      store.dispatch({ type: "conversation opened", id: begun, name, model, messages: messages.slice(0, upto) });
+      navigate(routeHash("chat", begun));
+      return begun;
     },
 
     async rename(id) {
@@ -104,11 +122,15 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
     },
 
     async remove(id) {
-      const question = `Delete “${titleOf(chat().open)}”, with what is remembered of it?`;
-      if (!(await confirm(question, { action: "Delete", danger: true }))) return;
-      await self.forget(id);
-      navigate(routeHash("chat"));
-      notify("The conversation is deleted.");
+      const others = familyOf(chat().list.items, id).map((item) => item.id).filter((other) => other !== id);
+      const all = others.length > 0 ? ` and its ${plural(others.length, "other version")}` : "";
+      const more = others.length > 0 ? [{ value: "one", text: "Delete this version only" }] : [];
+      const chosen = await confirm(`Delete “${titleOf(chat().open)}”${all}, with what is remembered of it?`, { action: "Delete", danger: true, more });
+      if (!chosen) return;
+      const left = chosen === "one" ? others : [];
+      for (const one of [id, ...others]) if (!left.includes(one)) await self.forget(one);
+      navigate(routeHash("chat", left[0] ?? null));
+      notify(chosen === "one" ? "The version is deleted." : "The conversation is deleted.");
     },
 
     /** Deletes without asking. */
@@ -159,12 +181,15 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** The first words of a text, as the name of what begins with it. */
 export function nameOf(text) {
-  const line = text.trim().split("\n")[0].replaceAll(/\s+/g, " ").replace(/^(conv_)+/, "");
+  const line = text.trim().split("\n")[0].replaceAll(/[\s\p{Cc}]+/gu, " ").replace(/^(conv_)+/, "");
   if (line.length <= NAME_MAX) return line || "Conversation";
   return `${line.slice(0, NAME_MAX).replace(/\s+\S*$/, "")}…`;
 }
 
-const numbered = (name, number) => (number === 1 ? name : `${name} (${number})`);
+function numbered(name, number) {
+  const end = number === 1 ? "" : ` (${number})`;
+  return name.slice(0, new TextEncoder().encodeInto(name, new Uint8Array(NAME_BYTES_MAX - end.length)).read) + end;
+}
 
 /** Gives a question that was sent and not answered back as a draft. */
 function recover(store, id, messages) {

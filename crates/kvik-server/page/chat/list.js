@@ -3,6 +3,7 @@ import { h, replace, setText } from "../dom.js";
 import { ago, plural } from "../numbers.js";
 import { routeHash } from "../route.js";
 import { titleOf } from "./state.js";
+import { rootOf } from "./versions.js";
 
 const SHOWN_MAX = 300;
 /** So many characters have no more bytes than the server looks for. */
@@ -36,7 +37,8 @@ export function mountList(app, chat) {
     const answering = Object.keys(turns).filter((id) => turns[id]).join();
     if (list === shown.list && answering === shown.answering && open === shown.open) return;
     shown = { list, answering, open };
-    const matching = list.items.filter((item) => item.id in list.found || matches(item, list.query));
+    const searches = list.query.trim() !== "";
+    const matching = searches ? list.items.filter((item) => item.id in list.found || matches(item, list.query)) : withoutVersions(list.items, open);
     setText(found, foundText(list, matching));
     replace(rows, matching.slice(0, SHOWN_MAX).map((item) => rowOf(item, list.found[item.id], item.id === open, Boolean(turns[item.id]))));
   };
@@ -52,6 +54,16 @@ export function mountList(app, chat) {
 }
 
 const matches = (item, query) => titleOf(item).toLowerCase().includes(query.trim().toLowerCase());
+
+/** Of the versions of a conversation the open one, else the one that was changed last. */
+function withoutVersions(items, open) {
+  const shown = new Map();
+  for (const item of items) {
+    const root = rootOf(item);
+    if (!shown.has(root) || item.id === open) shown.set(root, item);
+  }
+  return [...shown.values()];
+}
 
 /** Lets a person choose a file for `take`. */
 function chooseFile(take) {
@@ -73,7 +85,7 @@ function rowOf(item, found, open, answering) {
   const state = answering ? "answering" : ago(item.updated);
   const link = h(
     "a",
-    { href: routeHash("chat", item.id), "aria-current": open ? "true" : null, title: plural(item.messages, "message") },
+    { href: routeHash("chat", item.id, found?.message ?? null), "aria-current": open ? "true" : null, title: plural(item.messages, "message") },
     h("span", { class: "name" }, titleOf(item)),
     h("span", { class: "age" }, state),
     found && h("span", { class: "excerpt" }, endOf(oneLine(found.before)), h("mark", {}, oneLine(found.text)), oneLine(found.after)),

@@ -1,18 +1,18 @@
 // One message, with what can be done with it.
 import { copyText } from "../clipboard.js";
-import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
 import { renderMarkdown } from "../markdown/render.js";
 import { plural } from "../numbers.js";
 import { routeHash } from "../route.js";
+import { editQuestion } from "./editing.js";
 import { partsOf } from "./files.js";
-import { textOf } from "./state.js";
+import { questionBefore, textOf } from "./state.js";
 import { stripElement } from "./strip.js";
 
 const WHO = { user: "You", assistant: "Answer", system: "System prompt", developer: "System prompt", tool: "Result of a tool" };
 
-/** The element of the message of this index of the open conversation. */
-export function messageElement(app, chat, index) {
+/** The element of the message of this index of the open conversation; `versions` are the arrows between its versions. */
+export function messageElement(app, chat, index, versions) {
   const { open, reports } = app.store.get().chat;
   const message = open.messages[index];
   const folded = ["system", "developer", "tool"].includes(message.role);
@@ -24,7 +24,7 @@ export function messageElement(app, chat, index) {
     !folded && hiddenHeading(who),
     folded ? foldedText(who, textOf(message)) : content(message),
     message.role === "assistant" && stripElement(reports[open.id]?.[index]),
-    !folded && h("div", { class: "message-actions" }, ACTIONS[message.role]?.(app, chat, open.id, index, message)),
+    !folded && h("div", { class: "message-actions" }, versions, ACTIONS[message.role]?.(app, chat, open, index)),
   );
 }
 
@@ -70,17 +70,18 @@ const ACTIONS = { user: questionActions, assistant: answerActions };
 
 const action = (text, label, act) => h("button", { class: "quiet small", "aria-label": label, title: label, onclick: act }, text);
 
-function questionActions(app, chat, id, index, message) {
-  return [
-    action("Edit", "Edit this question in a branch", () => chat.edit(id, index)),
-    copyAction(textOf(message), "Copy this question"),
-  ];
+function questionActions(app, chat, { id, messages }, index) {
+  const text = textOf(messages[index]);
+  const edit = action("Edit", "Edit this question; this version stays", () => editQuestion(edit, text, (content) => chat.edit(id, index, content)));
+  return [edit, copyAction(text, "Copy this question")];
 }
 
-function answerActions(app, chat, id, index, message) {
-  const again = action("Ask again", "Take this answer back and ask again", () => askAgain(chat, id));
-  again.classList.add("again");
-  return [copyAction(textOf(message), "Copy this answer"), action("Branch", "Go on from here in a branch", () => branch(app, chat, id, index + 1)), again];
+function answerActions(app, chat, { id, messages }, index) {
+  return [
+    copyAction(textOf(messages[index]), "Copy this answer"),
+    action("Branch", "Branch from here into a conversation of its own", () => branch(app, chat, id, index + 1)),
+    questionBefore(messages, index) >= 0 && action("Ask again", "Ask again; this answer stays as a version", () => chat.askAgain(id, index)),
+  ];
 }
 
 function copyAction(text, label) {
@@ -91,17 +92,6 @@ function copyAction(text, label) {
 async function branch(app, chat, id, upto) {
   const begun = await chat.branch(id, upto);
   if (begun) app.navigate(routeHash("chat", begun));
-}
-
-async function askAgain(chat, id) {
-  const chosen = await ask({
-    label: "Ask again",
-    content: [h("p", { class: "dialog-text" }, "The answer is taken back and the question is asked again.")],
-    action: "Ask again",
-    more: [{ value: "keep", text: "Keep the old answer in a branch" }],
-    answer: (value) => value,
-  });
-  if (chosen) await chat.askAgain(id, { keep: chosen === "keep" });
 }
 
 /** What an answer had said when it ended too early. */

@@ -1,8 +1,9 @@
 // What was said, and the answer on its way. Messages stay where they are while a text grows below them: only the
 // answer's last block is rendered again. A long conversation shows its end first; the rest follows when nothing else
 // is to do, and what is out of sight costs no layout (content-visibility).
-import { h, replace } from "../dom.js";
+import { h, replace, setText } from "../dom.js";
 import { mountAnswer } from "./answer.js";
+import { mountArrows } from "./arrows.js";
 import { messageElement, restElement } from "./message.js";
 
 const FIRST_SHOWN = 30;
@@ -11,32 +12,49 @@ const GROUP = 16;
 const NEAR_END_PX = 80;
 const IDLE_LEFT_MS = 3;
 
-/** `{element, render, end}`. */
-export function mountMessages(app, chat) {
+/** `{element, render, end}`; `start` is shown where no conversation is open. */
+export function mountMessages(app, chat, start) {
   const list = h("div", { class: "said" });
   const live = h("div", { class: "live" });
+  const coming = h("div", { class: "coming" });
   const state = h("div", { class: "state" });
-  const column = h("div", { class: "column" }, list, live, state);
-  const element = h("div", { class: "messages", tabindex: 0, role: "region", "aria-label": "Messages" }, column);
-  const messages = createList(list, (index) => messageElement(app, chat, index));
+  const column = h("div", { class: "column" }, list, live, coming, state);
+  // A screen reader hears when an answer begins and ends, and not each of its words.
+  const spoken = h("p", { class: "hidden-text", role: "status" });
+  const element = h("div", { class: "messages", tabindex: 0, role: "region", "aria-label": "Messages" }, column, spoken);
+  const arrows = mountArrows(app, list, coming);
+  const messages = createList(list, (index) => messageElement(app, chat, index, arrows.element(index)));
   const answer = mountAnswer(live);
   const end = stayAtEnd(element, column);
 
   let shown = {};
+  let wanted = null; // the index of a message that the address names, until it is there
   return {
     element,
-    render(chatState, id) {
+    render(chatState, id, { route }) {
       const open = chatState.open?.id === id ? chatState.open : null;
       const turn = chatState.turns[id];
       const rest = chatState.rests[id];
-      if (id !== shown.id || (turn && !shown.answering)) end.go();
+      if (id !== shown.id || (turn && !shown.answering)) end.go(id !== null);
+      arrows.update(chatState.list.items, open);
       messages.show(id, open?.messages ?? []);
+      if (id !== shown.id || route.at !== shown.at) wanted = route.at;
+      let version = null;
+      if (wanted !== null && open?.status === "ready") {
+        end.leave();
+        messages.goTo(wanted);
+        version = arrows.arrive(id);
+        wanted = null;
+      }
       answer.render(turn);
       column.classList.toggle("is-answering", Boolean(turn));
       if (id !== shown.id || open?.status !== shown.status || rest !== shown.rest || Boolean(turn) !== shown.answering) {
-        replace(state, stateContent(open, id, turn), rest && !turn && restElement(rest, () => chat.keepRest(id)));
+        replace(state, id === null ? start : stateContent(open, turn), rest && !turn && restElement(rest, () => chat.keepRest(id)));
       }
-      shown = { id, rest, status: open?.status, answering: Boolean(turn) };
+      if (version) setText(spoken, version);
+      else if (id !== shown.id && !turn) setText(spoken, "");
+      else if (id !== shown.id || Boolean(turn) !== shown.answering) setText(spoken, spokenText(turn, rest));
+      shown = { id, rest, at: route.at, status: open?.status, answering: Boolean(turn) };
     },
     end() {
       messages.end();
@@ -45,25 +63,37 @@ export function mountMessages(app, chat) {
   };
 }
 
+function spokenText(turn, rest) {
+  if (turn) return "The answer is on its way.";
+  return rest ? "The answer ended too early." : "The answer is there.";
+}
+
 /** Keeps the end of `column` in sight while it grows, for a reader who is there; who reads further up is left there. */
 function stayAtEnd(scroller, column) {
   let atEnd = true;
-  const go = () => {
-    atEnd = true;
+  let follows = true; // the first screen is read from its beginning
+  const toEnd = () => {
     scroller.scrollTop = scroller.scrollHeight;
+  };
+  const go = (isConversation) => {
+    [atEnd, follows] = [true, isConversation];
+    if (follows) toEnd();
+    else scroller.scrollTop = 0;
   };
   scroller.addEventListener("scroll", () => {
     atEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END_PX;
   });
   // Heights that were estimated become real, and earlier messages come above: the end moves without anybody scrolling.
-  const sizes = new ResizeObserver(() => atEnd && go());
+  const sizes = new ResizeObserver(() => atEnd && follows && toEnd());
   sizes.observe(column);
   sizes.observe(scroller);
-  return { go, stop: () => sizes.disconnect() };
+  const leave = () => {
+    atEnd = false;
+  };
+  return { go, leave, stop: () => sizes.disconnect() };
 }
 
-function stateContent(open, id, turn) {
-  if (id === null) return h("p", { class: "empty" }, "What you ask is answered on this machine. The server keeps the conversation; nothing leaves it.");
+function stateContent(open, turn) {
   if (open === null || open.status === "loading") return h("p", { class: "empty", role: "status" }, "Reading the conversation");
   if (open.status === "missing") return h("p", { class: "empty error-text", role: "alert" }, open.error);
   if (open.messages.length === 0 && !turn) return h("p", { class: "empty" }, "Nothing was said yet.");
@@ -75,12 +105,13 @@ function createList(root, create) {
   let shown = { id: null, messages: [], first: 0 };
   let idle = 0;
 
+  const addOne = () => {
+    shown.first -= 1;
+    firstGroup(root, shown.first).prepend(create(shown.first));
+  };
   /** Adds earlier messages while there is time. */
   const addEarlier = (deadline) => {
-    for (let some = false; shown.first > 0 && (!some || deadline.timeRemaining() > IDLE_LEFT_MS); some = true) {
-      shown.first -= 1;
-      firstGroup(root, shown.first).prepend(create(shown.first));
-    }
+    for (let some = false; shown.first > 0 && (!some || deadline.timeRemaining() > IDLE_LEFT_MS); some = true) addOne();
     idle = shown.first > 0 ? requestIdle(addEarlier) : 0;
   };
   return {
@@ -96,6 +127,11 @@ function createList(root, create) {
       shown = { id, messages, first: shown.first };
       for (let index = from; index < messages.length; index += 1) lastGroup(root, index).append(create(index));
       if (shown.first > 0 && !idle) idle = requestIdle(addEarlier);
+    },
+    /** Brings the message of this index into sight, with those that are still to be shown. */
+    goTo(index) {
+      while (shown.first > index) addOne();
+      root.querySelector(`[data-index="${index}"]`)?.scrollIntoView({ block: "center" });
     },
     end: () => cancelIdle(idle),
   };

@@ -17,6 +17,7 @@ const FIELDS = [
 const SWITCHES = [
   { name: "thinking", label: "Think before answering, where the model can" },
   { name: "memory", label: "Remember what no longer fits the context" },
+  { name: "stopLoops", label: "End an answer that only repeats itself" },
 ];
 
 /** Asks for the settings of a conversation and keeps them. */

@@ -9,12 +9,12 @@ const EMPTY_DRAFT = { text: "", files: [], note: null };
 export const initial = {
   // `found` has what a search found in messages, by conversation; `searching` says that more may come.
   list: { items: [], ready: false, query: "", found: {}, searching: false },
-  open: null, // {id, name, messages, status: "loading" | "ready" | "missing", error}
+  open: null, // {id, name, model, messages, status: "loading" | "ready" | "missing", error}
   turns: {}, // answers on their way, by conversation
   rests: {}, // what an answer had said when it was stopped, by conversation
   drafts: {},
   settings: {},
-  chats: true, // whether the only model of the server has a chat template
+  text: { value: "", before: null, running: false, error: null, figures: null }, // what a model without a chat template continues
   reports: {}, // by conversation, then by the index of the answer: what it reused and how long it took
 };
 
@@ -25,6 +25,13 @@ export const titleOf = ({ name, id }) => name ?? `Unnamed ${id.slice(-4)}`;
 /** The text of the system messages that a conversation begins with. */
 export const systemOf = (messages) => leadingSystems(messages).map(textOf).join("\n\n");
 
+/** The index of the question that the message of this index answers; -1 where it answers none. */
+export function questionBefore(messages, index) {
+  let at = index - 1;
+  while (at >= 0 && messages[at].role !== "user") at -= 1;
+  return at;
+}
+
 /** The text of a message, also where its content is in parts. */
 export function textOf({ content }) {
   if (Array.isArray(content)) return content.map((part) => part.text ?? `(${part.type})`).join("\n");
@@ -32,29 +39,25 @@ export function textOf({ content }) {
 }
 
 const REDUCE = {
-  "no template": (chat) => ({ ...chat, chats: false }),
+  "text changed": (chat, { type: _, ...fields }) => ({ ...chat, text: { ...chat.text, ...fields } }),
   "conversations listed": (chat, { items }) => ({ ...chat, list: { ...chat.list, items, ready: true } }),
   "list searched": (chat, { query }) => ({ ...chat, list: { ...chat.list, query, found: {}, searching: query.trim() !== "" } }),
   "list found": (chat, { query, found, searching }) =>
     query === chat.list.query ? { ...chat, list: { ...chat.list, found: { ...chat.list.found, ...found }, searching } } : chat,
   "conversation opening": (chat, { id }) => ({
     ...chat,
-    open: chat.open?.id === id ? chat.open : { id, name: null, messages: [], status: "loading", error: null },
+    open: chat.open?.id === id ? chat.open : { id, name: null, model: null, messages: [], status: "loading", error: null },
   }),
-  "conversation opened": whereOpen((chat, { id, name, messages }) => ({
+  "conversation opened": whereOpen((chat, { id, name, model = null, messages }) => ({
     ...chat,
-    open: { id, name, messages, status: "ready", error: null },
+    open: { id, name, model, messages, status: "ready", error: null },
   })),
   "conversation missing": whereOpen((chat, { id, error }) => ({
     ...chat,
-    open: { id, name: null, messages: [], status: "missing", error },
+    open: { id, name: null, model: null, messages: [], status: "missing", error },
   })),
   "conversation closed": (chat) => ({ ...chat, open: null }),
   "conversation renamed": whereOpen((chat, { name }) => ({ ...chat, open: { ...chat.open, name } })),
-  "messages taken back": whereOpen((chat, { from }) => ({
-    ...chat,
-    open: { ...chat.open, messages: chat.open.messages.slice(0, from) },
-  })),
   "draft changed": (chat, { id, draft }) => ({ ...chat, drafts: changed(chat.drafts, id ?? NEW, draft) }),
   "settings changed": (chat, { id, settings }) => ({ ...chat, settings: { ...chat.settings, [id ?? NEW]: settings } }),
   "reports recalled": (chat, { id, reports }) => ({ ...chat, reports: { ...chat.reports, [id]: reports } }),
@@ -63,7 +66,7 @@ const REDUCE = {
     ...chat,
     turns: { ...chat.turns, [id]: turn },
     rests: { ...chat.rests, [id]: null },
-    drafts: { ...chat.drafts, [id]: EMPTY_DRAFT },
+    drafts: turn.follows ? chat.drafts : { ...chat.drafts, [id]: EMPTY_DRAFT },
   }),
   "answer grew": (chat, { id, delta, at }) => ({ ...chat, turns: { ...chat.turns, [id]: grown(chat.turns[id], delta, at) } }),
   "answer waits": (chat, { id, why }) => (chat.turns[id] ? { ...chat, turns: { ...chat.turns, [id]: { ...chat.turns[id], why } } } : chat),
@@ -114,11 +117,11 @@ function withCall(calls, { index, id, function: part }) {
 }
 
 /** The conversation with what was said in a turn, which has `count` messages now. */
-function appended(chat, id, { messages: added, report, name, count }) {
+function appended(chat, id, { messages: added, report, name, model, count }) {
   const reports = { ...chat.reports, [id]: { ...chat.reports[id], [count - 1]: report } };
   if (chat.open?.id !== id || chat.open.status !== "ready") return { ...chat, reports };
   const messages = joined(chat.open.messages, added);
-  return { ...chat, reports, open: { ...chat.open, name: name ?? chat.open.name, messages } };
+  return { ...chat, reports, open: { ...chat.open, name: name ?? chat.open.name, model: model ?? chat.open.model, messages } };
 }
 
 /** System messages that are said anew replace those that the conversation began with. */
@@ -128,7 +131,8 @@ function joined(messages, added) {
   return [...systems, ...messages.slice(leadingSystems(messages).length), ...added.slice(systems.length)];
 }
 
-function leadingSystems(messages) {
+/** The system messages that a conversation begins with. */
+export function leadingSystems(messages) {
   const end = messages.findIndex(({ role }) => role !== "system" && role !== "developer");
   return end < 0 ? messages : messages.slice(0, end);
 }

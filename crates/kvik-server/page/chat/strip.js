@@ -4,12 +4,14 @@ import { h } from "../dom.js";
 import { count, duration, percent, plural, rate } from "../numbers.js";
 import { reasonSentence } from "../reasons.js";
 
-/** The strip of a report; nothing where there is none, as for answers of another day. */
+/** The strip of a report; nothing where there is none, as for answers of another day. It has a model where there is a choice. */
 export function stripElement(report) {
   if (!report?.cache) return null;
   const sources = sourcesOf(report.cache);
-  return h("div", { class: "strip" }, bar(sources, report.cache), h("p", { class: "figures" }, figures(report, sources)), why(report));
+  return h("div", { class: "strip" }, report.loop && h("p", { class: "quiet-text" }, LOOP), bar(sources, report.cache), h("p", { class: "figures" }, figures(report, sources)), why(report));
 }
+
+const LOOP = "The answer repeated itself, and was ended. The settings of the conversation let such answers go on.";
 
 /** The tokens of the prompt by where they came from. */
 export function sourcesOf({ prompt_tokens: prompt, cached_tokens: cached, by_tier: { ram, disk } }) {
@@ -30,9 +32,10 @@ function bar(sources, { prompt_tokens: prompt, cached_tokens: cached }) {
   );
 }
 
-function figures({ cache, timings, firstMs }, sources) {
+function figures({ model, cache, timings, firstMs }, sources) {
   const figure = (value, words, key) => h("span", { class: "figure" }, key && h("i", { class: `key ${key}` }), h("b", { class: "number" }, value), ` ${words}`);
   return [
+    model && h("span", { class: "figure model" }, h("b", {}, model)),
     figure(count(cache.prompt_tokens), "prompt tokens"),
     sources.map(({ name, tokens, words }) => figure(count(tokens), words, name)),
     firstMs !== null && figure(duration(firstMs), "to the first token"),

@@ -2,6 +2,9 @@
 import { h, replace, setText } from "../dom.js";
 import { duration, plural } from "../numbers.js";
 
+// How a summary was made, by its kind.
+const MADE = { summary: "made", facts: "made as a list of facts", extracted: "extracted" };
+
 /** `{element, render}`; `memory` has the actions. */
 export function mountSummary(memory) {
   const state = h("p", { class: "quiet-text" });
@@ -13,6 +16,7 @@ export function mountSummary(memory) {
     render({ id, memory: known }) {
       if (known.id !== id || known === shown.known) return;
       setText(state, sentence(known));
+      state.classList.toggle("error-text", Boolean(known.error));
       // A text that is being corrected is not taken away by the same summary, read again.
       if (id !== shown.id || known.summary?.text !== shown.text) replace(body, known.summary && form(memory, id, known.summary));
       shown = { id, known, text: known.summary?.text };
@@ -25,7 +29,7 @@ function sentence({ ready, summary, error }) {
   if (!ready) return "";
   if (!summary) return "There is none: nothing was let go, so nothing had to be summarised.";
   const [from, to] = summary.messages;
-  const made = summary.corrected ? "corrected" : "made";
+  const made = summary.corrected ? "corrected" : MADE[summary.kind];
   return `Stands for messages ${from + 1} to ${to}, ${made} ${duration(summary.age_s * 1000)} ago; ${plural(summary.updates, "update")}.`;
 }
 

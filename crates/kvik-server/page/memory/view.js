@@ -1,7 +1,7 @@
 // What is read of a conversation that is longer than the context: system prompt, summary, recent messages, quotes.
 import { chatOf } from "../chat/chat.js";
 import { titleOf } from "../chat/state.js";
-import { h, replace } from "../dom.js";
+import { h, replace, setText } from "../dom.js";
 import { routeHash } from "../route.js";
 import { renderOnChange } from "../state.js";
 import { watch } from "../watch.js";
@@ -16,6 +16,8 @@ export const name = "memory";
 export const title = "Memory";
 
 const CHOICES = 100;
+const CHOOSE = "Choose a conversation to see what the model reads of it.";
+const BEGIN = "Begin a conversation in Chat; what the model reads of it is shown here.";
 const LOOK_AGAIN_MS = 2000;
 
 export function mount(root, app) {
@@ -53,14 +55,15 @@ export function mount(root, app) {
 function mountChooser({ navigate }) {
   const select = h("select", { id: "memory-of", onchange: () => navigate(routeHash(name, select.value)) });
   const back = h("a", { class: "quiet-text" }, "Open in Chat");
-  const none = h("p", { class: "empty" }, "Begin a conversation in Chat; what is read of it is shown here.");
+  const none = h("p", { class: "empty" });
   const label = h("label", { for: select.id }, "Conversation");
   const element = h("header", { class: "memory-head" }, h("h1", {}, title), label, select, back, none);
   let listed;
   return {
     element,
     render({ list, open }, id) {
-      none.hidden = id !== null || list.items.length > 0;
+      none.hidden = id !== null || !list.ready;
+      setText(none, list.items.length > 0 ? CHOOSE : BEGIN);
       back.hidden = id === null;
       select.hidden = label.hidden = list.items.length === 0;
       if (id !== null) back.setAttribute("href", routeHash("chat", id));

@@ -1,14 +1,46 @@
-// What the models view asks of the server.
+// What the page asks of the server about models, one set for all views: a download goes on while another one is shown.
 
-export function createActions({ store, api, confirm, notify }) {
+const made = new WeakMap();
+
+/** The actions; failures are shown as notices, and those of reading in the views. */
+export function modelsOf(app) {
+  if (!made.has(app)) made.set(app, createActions(app));
+  return made.get(app);
+}
+
+function createActions({ store, api, confirm, notify }) {
   const dispatch = (type, fields) => store.dispatch({ type: `models.${type}`, ...fields });
   const running = new Map();
+  const described = new Set();
+  let offers = null;
 
   const read = async (signal) => {
     try {
       dispatch("read", { shelf: await api.get("/v1/shelf", { signal }) });
     } catch (error) {
-      if (!error.aborted) dispatch("failed", { message: error.message });
+      if (!error.aborted) dispatch("failed", { message: error.message, refused: error.status === 401 });
+    }
+  };
+
+  /** Reads once which models the hub has under short names. */
+  const readOffers = () => {
+    offers ??= api.get("/v1/shelf/short-names").then(
+      (read) => dispatch("offered", { offers: read }),
+      () => {
+        offers = null;
+      },
+    );
+  };
+
+  /** Reads once whether a model has a chat template; it is not loaded for that. */
+  const describe = async (name) => {
+    if (described.has(name)) return;
+    described.add(name);
+    try {
+      const { template } = await api.post("/api/show", { model: name });
+      dispatch("described", { name, chats: template !== "" });
+    } catch {
+      described.delete(name); // its file cannot be read now; asking it says why
     }
   };
 
@@ -31,9 +63,9 @@ export function createActions({ store, api, confirm, notify }) {
     if (await confirm(question, { action: "Remove", danger: true })) await does(() => api.delete("/api/delete", { body: { model } }));
   };
 
-  /** Fetches a model; a step comes for each piece that is there. */
+  /** Fetches a model; a step comes for each piece that is there. Returns whether all of it is. */
   const pull = async (source) => {
-    if (running.has(source)) return;
+    if (running.has(source)) return false;
     const controller = new AbortController();
     running.set(source, controller);
     dispatch("pull begun", { source });
@@ -49,9 +81,10 @@ export function createActions({ store, api, confirm, notify }) {
     running.delete(source);
     dispatch("pull ended", { source, failed });
     await read();
+    return failed === null;
   };
 
   const stop = (source) => running.get(source)?.abort();
   const close = (source) => dispatch("pull closed", { source });
-  return { read, load, unload, reload, remove, pull, stop, close };
+  return { read, readOffers, describe, load, unload, reload, remove, pull, stop, close };
 }

@@ -1,6 +1,7 @@
 // The models of the server: how each stands, what it holds, and what can be done with it.
 import { h, replace } from "../dom.js";
 import { bytes, duration, plural } from "../numbers.js";
+import { reasonOf } from "./chosen.js";
 
 /** `{element, render(state)}`. */
 export function createList(actions) {
@@ -14,6 +15,7 @@ export function createList(actions) {
     if (now === drawn) return;
     drawn = now;
     reload.hidden = !shelf || shelf.bytes === null;
+    summary.classList.toggle("error-text", error !== null);
     replace(summary, error ?? (shelf ? inMemory(shelf) : "Reading …"));
     const focused = document.activeElement?.dataset?.does;
     replace(body, shelf && shelf.models.length > 0 && table(shelf, actions));
@@ -38,9 +40,10 @@ const HEAD = ["Model", "State", "Weights", "Keys and values", "On disk", "Loaded
 function table(shelf, actions) {
   return h(
     "table",
-    { class: "numbers" },
-    h("thead", {}, h("tr", {}, HEAD.map((title) => h("th", { scope: "col" }, title || h("span", { class: "hidden-text" }, "What can be done"))))),
-    h("tbody", {}, shelf.models.map((model) => row(model, shelf, actions))),
+    // The roles are said, because a phone shows rows as cards.
+    { class: "numbers", role: "table" },
+    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, HEAD.map((title) => h("th", { scope: "col", role: "columnheader" }, title || h("span", { class: "hidden-text" }, "What can be done"))))),
+    h("tbody", { role: "rowgroup" }, shelf.models.map((model) => row(model, shelf, actions))),
   );
 }
 
@@ -48,21 +51,22 @@ function row(model, shelf, actions) {
   const { name, aliases, source, held, loads } = model;
   const also = aliases.length > 0 && h("span", { class: "quiet-text" }, ` also ${aliases.join(", ")}`);
   const loaded = loads === 0 ? "never" : `${plural(loads, "time")}, in ${duration(model.load_ms)}`;
+  const cell = (at, content) => h("td", { role: "cell", "data-label": HEAD[at] }, content);
   return h(
     "tr",
-    {},
-    h("th", { scope: "row", title: source }, name, also),
-    h("td", {}, state(model)),
-    h("td", {}, held ? bytes(held.weights) : "–"),
-    h("td", {}, held ? `${bytes(held.kv_used)} of ${bytes(held.kv)}` : "–"),
-    h("td", {}, held && held.disk !== null ? bytes(held.disk) : "–"),
-    h("td", {}, loaded),
-    h("td", { class: "does" }, buttons(model, shelf, actions)),
+    { role: "row" },
+    h("th", { scope: "row", role: "rowheader", title: source }, name, also),
+    cell(1, state(model)),
+    cell(2, held ? bytes(held.weights) : "–"),
+    cell(3, held ? `${bytes(held.kv_used)} of ${bytes(held.kv)}` : "–"),
+    cell(4, held && held.disk !== null ? bytes(held.disk) : "–"),
+    cell(5, loaded),
+    h("td", { role: "cell", class: "does" }, buttons(model, shelf, actions)),
   );
 }
 
 function state({ status, in_use: inUse, waiting, failed, expires_in_s: left }) {
-  if (failed !== null && status === "unloaded") return h("span", { class: "error-text", title: failed }, "cannot be loaded");
+  if (failed !== null && status === "unloaded") return h("p", { class: "error-text reason" }, reasonOf(failed));
   const busy = [inUse > 0 && `${plural(inUse, "request")}`, waiting > 0 && `${waiting} waiting`].filter(Boolean).join(", ");
   const goes = status === "loaded" && left !== null && inUse === 0 ? `, goes in ${duration(1000 * left)}` : "";
   return `${status}${busy && ` (${busy})`}${goes}`;

@@ -1,9 +1,10 @@
 // Fetches models of the hub, and shows how far each is.
 import { h, replace, uniqueId } from "../dom.js";
 import { bytes, percent } from "../numbers.js";
+import { createOffers } from "./offers.js";
 import { progressOf } from "./state.js";
 
-/** `{element, render(state)}`. */
+/** `{element, render(models)}`: a source to type, downloads, and models to choose. */
 export function createPulls(actions) {
   const source = h("input", { id: uniqueId("source"), required: true, autocomplete: "off", spellcheck: "false", placeholder: "hf.co/Qwen/Qwen3-0.6B-GGUF:Q8_0" });
   const submit = (event) => {
@@ -13,18 +14,32 @@ export function createPulls(actions) {
   };
   const label = h("label", { for: source.id }, "A model of the Hugging Face hub");
   const form = h("form", { class: "pull-form", onsubmit: submit }, label, source, h("button", { class: "primary" }, "Fetch"));
-  const list = h("div", { class: "pulls" });
   const none = h("p", { class: "quiet-text" }, "This server serves what it was started with; ", h("code", {}, "kvik serve --shelf"), " serves all models that are fetched.");
-  const element = h("section", { class: "panel", "aria-label": "Fetch a model" }, h("h2", {}, "Fetch a model"), form, none, list);
-  let drawn = null;
-  const render = ({ shelf, pulls }) => {
-    form.hidden = !shelf?.can_pull;
-    none.hidden = !shelf || shelf.can_pull;
-    if (pulls === drawn) return;
-    drawn = pulls;
-    replace(list, pulls.map((pull) => shown(pull, actions)));
+  const parts = [createPullList(actions), createOffers(actions.pull)];
+  const element = h("section", { class: "panel", "aria-label": "Fetch a model" }, h("h2", {}, "Fetch a model"), form, none, parts.map((part) => part.element));
+  return {
+    element,
+    render(models) {
+      form.hidden = !models.shelf?.can_pull;
+      none.hidden = !models.shelf || models.shelf.can_pull;
+      parts.forEach((part) => part.render(models));
+    },
   };
-  return { element, render };
+}
+
+/** `{element, render(models)}`: the downloads of this tab. */
+export function createPullList(actions) {
+  const element = h("div", { class: "pulls" });
+  let drawn = null;
+  return {
+    element,
+    render({ pulls }) {
+      if (pulls === drawn) return;
+      drawn = pulls;
+      element.hidden = pulls.length === 0;
+      replace(element, pulls.map((pull) => shown(pull, actions)));
+    },
+  };
 }
 
 function shown(pull, actions) {

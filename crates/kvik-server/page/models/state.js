@@ -1,15 +1,23 @@
-// The models view's part of the state.
+// What the page knows of the server's models: those that are there, those that may be fetched, downloads.
 export const initial = {
   /** The answer of `/v1/shelf`; null while it is read. */
   shelf: null,
   error: null,
-  /** Downloads of this tab, the newest first: `{source, step, failed, done}`; `step` is the last line of each file. */
+  /** Whether it is not told because a key is missing. */
+  refused: false,
+  /** Models of the hub by short names: the answer of `/v1/shelf/short-names`; null until it is asked for. */
+  offers: null,
+  /** Whether a model has a chat template, by its name. */
+  templates: {},
+  /** Downloads of this tab, the newest first: `{source, steps, failed, done}`; `steps` has the last line of each file. */
   pulls: [],
 };
 
 const REDUCERS = {
-  "models.read": (state, { shelf }) => ({ ...state, shelf, error: null }),
-  "models.failed": (state, { message }) => ({ ...state, error: message }),
+  "models.read": (state, { shelf }) => ({ ...state, shelf, error: null, refused: false }),
+  "models.failed": (state, { message, refused }) => ({ ...state, error: message, refused }),
+  "models.offered": (state, { offers }) => ({ ...state, offers }),
+  "models.described": (state, { name, chats }) => ({ ...state, templates: { ...state.templates, [name]: chats } }),
   "models.pull begun": (state, { source }) => ({
     ...state,
     pulls: [{ source, steps: {}, failed: null, done: false }, ...state.pulls.filter((pull) => pull.source !== source)],

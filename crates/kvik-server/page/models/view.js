@@ -2,7 +2,7 @@
 import { h } from "../dom.js";
 import { renderOnChange } from "../state.js";
 import { watch } from "../watch.js";
-import { createActions } from "./actions.js";
+import { modelsOf } from "./actions.js";
 import { createList } from "./list.js";
 import { createPulls } from "./pulls.js";
 
@@ -13,7 +13,8 @@ export { initial, reduce } from "./state.js";
 const PERIOD_MS = 2000;
 
 export function mount(root, app) {
-  const actions = createActions(app);
+  const actions = modelsOf(app);
+  actions.readOffers();
   const parts = [createList(actions), createPulls(actions)];
   const words = "A model is loaded when somebody asks for it, and keeps what it knows when it makes way for another.";
   root.append(
