@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use kvik_engine::schedule::disk::DiskSetup;
+use kvik_engine::schedule::disk::{DiskSetup, DiskWrites};
+use kvik_engine::stats::DiskRole;
 use kvik_session::{DiskTier, KvBudget, open_disk};
 
 use crate::causes::with_causes;
@@ -20,7 +21,11 @@ pub(crate) struct OpenDisk {
 pub(crate) fn open(args: &CacheArgs, budget: &KvBudget, model: [u8; 32], place: &str) -> Option<OpenDisk> {
     let dir = args.cache_disk.directory()?;
     match open_in(&dir, args.cache_disk_size, budget, (model, place)) {
-        Ok(disk) => Some(disk),
+        Ok(OpenDisk { setup, line }) => {
+            let day_bytes_max = args.cache_disk_write_budget.map(|budget| budget.0);
+            let writes = DiskWrites { policy: args.cache_disk_write, day_bytes_max };
+            Some(OpenDisk { setup: DiskSetup { writes, ..setup }, line })
+        }
         Err(error) => {
             tracing::warn!("serving without a disk cache: {}", with_causes(&error));
             None
@@ -34,7 +39,12 @@ fn open_in(
     budget: &KvBudget,
     model: ([u8; 32], &str),
 ) -> anyhow::Result<OpenDisk> {
-    let DiskTier { setup, bytes_max, slots, held } = open_disk((dir, size.0), budget, model, usize::MAX)?;
-    let line = format!("{} in {}, {held} of {slots} blocks held", ByteSize(bytes_max), dir.display());
+    let DiskTier { setup, bytes_max, slots, held, role } =
+        open_disk((dir, size.0), budget, model, usize::MAX)?;
+    let reads = match role {
+        DiskRole::Writer => String::new(),
+        DiskRole::Reader { .. } => format!("; {role}, takes over when that ends"),
+    };
+    let line = format!("{} in {}, {held} of {slots} blocks held{reads}", ByteSize(bytes_max), dir.display());
     Ok(OpenDisk { setup, line })
 }

@@ -30,6 +30,14 @@ pub fn without_download(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::
     Ok(if is_here { Some(locate(text, kind, dir)?.path) } else { None })
 }
 
+/// The name on the shelf of a model that is on this machine; `None` for a path.
+pub fn name_of(text: &str, dir: &ModelsDirArgs) -> Option<String> {
+    match names::find(&dir.shelf().ok()?, text, Kind::Model) {
+        Ok(Named::Here(manifest)) if !Path::new(text).exists() => Some(manifest.name.to_string()),
+        _ => None,
+    }
+}
+
 /// The name that an adapter will have, which may still be to be downloaded.
 pub fn adapter_name(file: &Path) -> String {
     let source = file.to_str().filter(|_| !file.exists()).and_then(|text| text.parse::<ModelSource>().ok());
@@ -161,6 +169,9 @@ mod tests {
         let Located { path, name } = adapter("a".as_ref(), &dir)?;
         assert!(path.ends_with("file-a.gguf") && name == "a");
         assert_eq!(adapter(&path, &dir)?.name, "file-a");
+        let file = model("m", &dir)?;
+        assert_eq!(name_of("m", &dir).as_deref(), Some("m"));
+        assert_eq!([name_of("x", &dir), name_of(file.to_str().unwrap(), &dir)], [None, None]);
         let told = |name: &str| adapter_name(name.as_ref());
         assert_eq!(
             (adapter_name(&path), told("a"), told("hf:o/r:a.gguf")),

@@ -240,7 +240,7 @@ fn merged(lists: Vec<HotList>) -> Vec<HotPrefix> {
 mod tests {
     use kvik_engine::store::Waker;
     use kvik_remote::backend::memory::Memory;
-    use kvik_remote::{Budget, FleetKey, Remote, RemoteConfig, RemoteUrl, TTL_DEFAULT};
+    use kvik_remote::{Budget, DEADLINE_MIN, FleetKey, Remote, RemoteConfig, RemoteUrl, TTL_DEFAULT};
 
     use super::*;
 
@@ -253,6 +253,7 @@ mod tests {
             payload_bytes: 100,
             ttl: TTL_DEFAULT,
             budget: Budget::default(),
+            deadline_min: DEADLINE_MIN,
             waker: Waker::default(),
         };
         let remote = Remote::over(store.clone(), config).unwrap();

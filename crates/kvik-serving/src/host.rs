@@ -2,7 +2,7 @@
 
 use kvik_cache::tier::Tier;
 use kvik_engine::{
-    schedule::disk::{DiskSetup, buffers, writes_max},
+    schedule::disk::{DiskSetup, DiskWrites, buffers, writes_max},
     store::{Buffers, HostStore, Waker},
 };
 use kvik_session::KvBudget;
@@ -38,6 +38,7 @@ fn alone(blocks: u32, budget: &KvBudget) -> DiskSetup {
         related: Vec::new(),
         warm_blocks: 0,
         writes_max: writes_max(buffers),
+        writes: DiskWrites::default(),
         epoch_s: unix_seconds(),
         waker,
         remote: None,

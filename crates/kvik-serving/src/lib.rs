@@ -35,7 +35,7 @@ use kvik_engine::engine::Engine;
 use kvik_engine::stats::EngineStats;
 use kvik_model::load::SamplingDefaults;
 use kvik_model::pulse::Life;
-use kvik_session::{Embedder, Texts};
+use kvik_session::{Embedder, NextTurns, Texts};
 use kvik_text::template::ChatTemplate;
 
 pub use host_text::HostText;
@@ -50,6 +50,9 @@ pub trait Inference: Send + Sync {
     /// A constraint is compiled in the background; an invalid one fails the request.
     fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError>;
 
+    /// Gives the answers in a prompt that is a text the tokens with which they were generated.
+    fn as_generated(&self, _: &mut Request) {}
+
     /// Probes the cache for a request, without running it.
     fn explain(&self, request: Request) -> Result<Probe, RequestError>;
 
@@ -63,6 +66,10 @@ pub trait Inference: Send + Sync {
 impl Inference for Engine {
     fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         Engine::submit(self, request, sink)
+    }
+
+    fn as_generated(&self, request: &mut Request) {
+        Engine::as_generated(self, request);
     }
 
     fn explain(&self, request: Request) -> Result<Probe, RequestError> {
@@ -86,6 +93,8 @@ pub struct Serving {
     pub cache: Option<Engine>,
     /// Encodes prompts.
     pub texts: Arc<Texts>,
+    /// Turns that are computed behind answers.
+    pub next_turns: NextTurns,
     /// Describes the model in answers.
     pub model: ModelCard,
     /// Settings of embedding and ranking.
@@ -99,7 +108,7 @@ pub struct Serving {
 /// Description of the model in answers.
 #[derive(Debug, Clone)]
 pub struct ModelCard {
-    /// Its name in the API.
+    /// Its name in the API: the one under which it was pulled, else that in its file, unless a flag gives it another.
     pub name: String,
     /// The name in its file, also accepted in requests.
     pub own_name: String,
@@ -142,6 +151,11 @@ pub fn means(said: &str, name: &str) -> bool {
         OF_HUB.iter().find_map(|hub| name.strip_prefix(hub)).unwrap_or(name)
     }
     plain(said) == plain(name)
+}
+
+/// A model's name with its origin, where that says more.
+pub fn titled(name: &str, source: &str) -> String {
+    if name == source { name.to_owned() } else { format!("{name} ({source})") }
 }
 
 impl Serving {

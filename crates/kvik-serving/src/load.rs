@@ -7,12 +7,13 @@ use kvik_engine::config::usual::DRAFT_ROWS;
 use kvik_engine::engine::{Attached, EngineConfig};
 use kvik_engine::stats::DraftSources;
 use kvik_model::load::{SamplingDefaults, url_name};
-use kvik_session::{KvBudget, Placed, Session, SessionError, Start, TemplateVariables};
+use kvik_session::{KvBudget, NextTurns, Placed, Session, SessionError, Start, TemplateVariables};
 
 use super::{
     budget::{self, check_memory},
     device,
     draft::DraftFile,
+    fetch,
     fleet::Fleet,
     handle::Handle,
     kv,
@@ -27,7 +28,7 @@ use crate::{
     kv_events::KvEvents,
     settings::{
         capacity::{Capacity, Speculate},
-        model::{CacheArgs, ModelArgs},
+        model::{CacheArgs, ModelArgs, Retokenise},
         size::ByteSize,
     },
 };
@@ -100,18 +101,20 @@ pub fn open_with(
     let context = context.map_err(|error| budget::refused(error, flag))?;
     let engine = opened.engine_config(&layout, &budget, context);
     let engine = EngineConfig { calibration, ..within(engine, capacity, draft.is_some()) };
-    let idle = cache.retain.retain_idle;
+    let (idle, next_turns) = (cache.retain.retain_idle, NextTurns::new(cache.ahead));
     retaining.check_model(idle.as_ref(), &engine)?;
     let card = card(args, (model, opened.sampling), context, capacity);
     let (device, place) = (model.device(), model.place());
     let OpenTiers { setup: disk, records, disk_line, remote_line } =
         OpenTiers::open(cache, &budget, (engine.model_digest, &place), device.is_some())?;
+    let retokenise = cache.retokenise == Retokenise::On;
     let cache = budget.cache(cache.evict, cache.cache_pin.map(|size| size.0));
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
     let draft = draft.map(|draft| draft.setup(pool.clone(), CacheConfig { pinned_max: 0, ..cache }, context));
     let (draft, kv_listener) =
         (draft.transpose()?, around.kv_events.map(|events| events.listener(lora.names())));
-    let attached = Attached { disk, draft, kv_listener, before_step: stall(), ..Attached::default() };
+    let attached =
+        Attached { disk, retokenise, draft, kv_listener, before_step: stall(), ..Attached::default() };
     let (adapters, variables) = (lora.adapters(), around.variables);
     let start = Start { pool, layout, cache, engine, adapters, variables, attached };
     let session = opened.start(start).map_err(|error| match error {
@@ -120,16 +123,21 @@ pub fn open_with(
     })?;
     session.engine.set_retain_idle(idle)?;
     let handle = Handle::new(session.engine.clone(), records.map(Fleet::new));
-    let serving = serving(session, card, retaining, lora);
+    let serving = serving(session, card, (retaining, lora), next_turns);
     let (disk, remote, draft) = (disk_line, remote_line, draft_name);
     Ok(Loaded { serving, budget, threads, device, disk, remote, draft, handle })
 }
 
-fn serving(session: Session, model: ModelCard, retaining: Retaining, lora: LoraAdapters) -> Serving {
+fn serving(
+    session: Session,
+    model: ModelCard,
+    (retaining, lora): (Retaining, LoraAdapters),
+    next_turns: NextTurns,
+) -> Serving {
     let Session { engine, texts, embedder, .. } = session;
     let cache = Some(engine.clone());
     let (engine, retaining, lora) = (Arc::new(engine), Arc::new(retaining), Arc::new(lora));
-    Serving { engine, cache, texts, model, embedder, retaining, lora }
+    Serving { engine, cache, texts, next_turns, model, embedder, retaining, lora }
 }
 
 /// The flag that says how much memory keys and values have where the model is, and its value.
@@ -157,9 +165,11 @@ fn card(
     context: usize,
     capacity: Capacity,
 ) -> ModelCard {
+    let own_name = url_name(&model.config().name);
+    let pulled = args.named().and_then(|text| fetch::name_of(text, &args.models_dir));
     ModelCard {
-        name: url_name(&model.config().name),
-        own_name: url_name(&model.config().name),
+        name: pulled.unwrap_or_else(|| own_name.clone()),
+        own_name,
         family: model.config().arch.name().to_owned(),
         source: args.source().into(),
         embedded: args.is_embedded(),

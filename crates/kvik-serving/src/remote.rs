@@ -6,7 +6,7 @@ use kvik_engine::{
     schedule::disk::{DiskSetup, RemoteSetup, bits_name},
     store::Waker,
 };
-use kvik_remote::{Budget, Remote, RemoteConfig, records::Records};
+use kvik_remote::{Budget, DEADLINE_MIN, Remote, RemoteConfig, records::Records};
 use kvik_session::KvBudget;
 
 use super::disk::OpenDisk;
@@ -53,6 +53,7 @@ pub(crate) fn open(
             total: args.cache_remote_size.map(|size| size.0),
             owner: args.cache_remote_tenant_size.map(|size| size.0),
         },
+        deadline_min: DEADLINE_MIN,
         waker: waker.clone(),
     })?;
     let records = remote.records();

@@ -6,11 +6,11 @@ use kvik_cache::retain::{HeadImportance, Retention, RetentionError, When};
 use kvik_engine::engine::EngineConfig;
 
 use crate::{
-    measured::{Loss, Measured, MeasuredHeads, MeasuredLosses},
+    measured::{Loss, LossDoubt, Measured, MeasuredHeads, MeasuredLosses, RIGHT_CASES_MIN},
     settings::retain::{RetainArgs, RetainChoice},
 };
 
-/// Percent of right answers lost up to which no warning is given.
+/// Percent of right answers or of perplexity lost up to which no warning is given.
 const LOSS_SMALL: f64 = 2.0;
 
 /// The server's limits on retention, and the measured losses.
@@ -18,7 +18,7 @@ const LOSS_SMALL: f64 = 2.0;
 pub struct Retaining {
     /// Default for requests that specify none.
     usual: Option<Retention>,
-    /// Maximum loss in percent; with `None` any retention is allowed, even unmeasured.
+    /// Maximum loss of recall and of perplexity in percent; with `None` any retention is allowed, even unmeasured.
     loss_max: Option<f64>,
     /// The measured losses of this model.
     losses: MeasuredLosses,
@@ -61,7 +61,8 @@ pub enum Reach {
 pub enum RetainRefusal {
     /// The best policy is requested, and none with a small enough loss is known.
     #[error(
-        "policy: `auto` takes a policy that was measured to lose at most {allowed}%, and for this model with KV in {kv} there is none; run `kvik eval` with the same --model and --kv, allow more (auto:LOSS), or name a policy"
+        "policy: `auto` takes a policy that was measured to lose at most {allowed}% of recall and of perplexity, on {min} or more cases that the model answers rightly with everything kept, and for this model with KV in {kv} there is none; run `kvik eval` with the same --model and --kv, allow more (auto:LOSS), or name a policy",
+        min = RIGHT_CASES_MIN
     )]
     NoneGoodEnough { allowed: f64, kv: String },
     /// Only measured policies are allowed.
@@ -69,18 +70,25 @@ pub enum RetainRefusal {
         "policy: what `{retention}` loses on this model with KV in {kv} was not measured, and --retain-max-loss {allowed} allows measured policies only; run `kvik eval --retain {retention}` first, or use auto"
     )]
     Unmeasured { retention: String, kv: String, allowed: f64 },
+    /// Only measured policies are allowed, and nothing follows from this measurement.
+    #[error(
+        "policy: what `{retention}` loses on this model with KV in {kv} is not known, and --retain-max-loss {allowed} goes by the worse of recall and perplexity: {doubt}"
+    )]
+    Doubtful { retention: String, kv: String, allowed: f64, doubt: LossDoubt },
     /// The measured loss exceeds the limit.
     #[error(
-        "keep: `{retention}` loses {percent:.1}% in {task}, and --retain-max-loss allows {allowed}%; keep more, or use a policy that loses less"
+        "keep: `{retention}` loses {loss}, and --retain-max-loss allows {allowed}% of recall and of perplexity; keep more, or use a policy that loses less"
     )]
-    LosesMore { retention: String, percent: f64, task: String, allowed: f64 },
+    LosesMore { retention: String, loss: Loss, allowed: f64 },
 }
 
 impl RetainRefusal {
     /// The field at fault.
     pub fn field(&self) -> &'static str {
         match self {
-            RetainRefusal::NoneGoodEnough { .. } | RetainRefusal::Unmeasured { .. } => "policy",
+            RetainRefusal::NoneGoodEnough { .. }
+            | RetainRefusal::Unmeasured { .. }
+            | RetainRefusal::Doubtful { .. } => "policy",
             RetainRefusal::LosesMore { .. } => "keep",
         }
     }
@@ -152,16 +160,17 @@ impl Retaining {
     /// Checks that a retention is allowed.
     ///
     /// # Errors
-    /// If its loss exceeds the limit, or is unmeasured while there is a limit.
+    /// If there is a limit, and its loss by recall or by perplexity exceeds it, or is not known.
     pub fn check(&self, retention: Retention, reach: Reach) -> Result<Retention, RetainRefusal> {
         let Some(allowed) = self.loss_max else { return Ok(retention) };
-        let text = retention.to_string();
-        match self.loss(&retention, reach) {
-            None => Err(RetainRefusal::Unmeasured { retention: text, kv: self.kv.clone(), allowed }),
-            Some(Loss { worst: percent, worst_task: task, .. }) if percent > allowed => {
-                Err(RetainRefusal::LosesMore { retention: text, percent, task, allowed })
-            }
-            Some(_) => Ok(retention),
+        let (text, kv) = (retention.to_string(), self.kv.clone());
+        let Some(loss) = self.loss(&retention, reach) else {
+            return Err(RetainRefusal::Unmeasured { retention: text, kv, allowed });
+        };
+        match loss.doubt() {
+            _ if loss.worst > allowed => Err(RetainRefusal::LosesMore { retention: text, loss, allowed }),
+            Some(doubt) => Err(RetainRefusal::Doubtful { retention: text, kv, allowed, doubt }),
+            None => Ok(retention),
         }
     }
 
@@ -178,7 +187,8 @@ impl Retaining {
         Ok(())
     }
 
-    /// The retention that keeps the fewest positions and loses at most `allowed` percent in every task.
+    /// The retention that keeps the fewest positions and loses at most `allowed` percent of recall and of perplexity in
+    /// every task.
     fn best(&self, allowed: f64, reach: Reach) -> Result<Retention, RetainRefusal> {
         let refusal = || RetainRefusal::NoneGoodEnough { allowed, kv: self.kv.clone() };
         reach.measured_with(|seen| self.losses.best(&self.kv, seen, allowed)).ok_or_else(refusal)
@@ -190,10 +200,14 @@ impl Retaining {
                 "what --retain {retention} loses was not measured on this model with KV in {}; `kvik eval --retain {retention}` measures it",
                 self.kv
             ),
-            Some(Loss { worst, worst_task, cases, .. }) if worst > LOSS_SMALL => tracing::warn!(
-                "--retain {retention} loses {worst:.1}% in {worst_task} on this model, as measured on {cases} cases"
-            ),
-            Some(_) => {}
+            Some(loss) if loss.worst > LOSS_SMALL => {
+                tracing::warn!("--retain {retention} loses {loss} on this model");
+            }
+            Some(loss) => {
+                if let Some(doubt) = loss.doubt() {
+                    tracing::warn!("what --retain {retention} loses on this model is not known: {doubt}");
+                }
+            }
         }
     }
 }
@@ -226,7 +240,9 @@ mod tests {
     fn losses() -> MeasuredLosses {
         let mut losses = MeasuredLosses::default();
         let mut record = |retain: &str, kept: f64, percent: f64, question_seen: bool| {
-            let tasks = [("recall".to_owned(), TaskLoss { percent, cases: 100, predicts: false })].into();
+            let recall = TaskLoss { percent, cases: 100, right: 90, predicts: false };
+            let text = TaskLoss { percent: 0.5 * percent, cases: 16, right: 0, predicts: true };
+            let tasks = [("recall".to_owned(), recall), ("stories".to_owned(), text)].into();
             let (kv, retain, command) = ("f16".to_owned(), retain.to_owned(), String::new());
             losses.record(SettingLosses { kv, retain, question_seen, kept, tasks, date: 0, command });
         };
@@ -270,7 +286,9 @@ mod tests {
         );
         let error = choose(&Retaining::default(), "auto").unwrap_err();
         assert_eq!(error.field(), "policy");
-        assert!(error.to_string().contains("kvik eval") && error.to_string().contains("2%"), "{error}");
+        for said in ["kvik eval", "2% of recall and of perplexity", "20 or more cases"] {
+            assert!(error.to_string().contains(said), "{error}");
+        }
     }
 
     #[test]
@@ -285,10 +303,51 @@ mod tests {
         assert_eq!(choose(&retaining, "none").unwrap(), "");
         let error = choose(&retaining, "snapkv:0.2").unwrap_err();
         assert_eq!(error.field(), "keep");
-        assert!(error.to_string().contains("30.0% in recall") && error.to_string().contains("5%"), "{error}");
+        for said in ["30.0% of recall in recall", "of perplexity 15.0%", "90 right cases", "allows 5%"] {
+            assert!(error.to_string().contains(said), "{error}");
+        }
         let error = choose(&retaining, "snapkv:0.3").unwrap_err();
         assert_eq!(error.field(), "policy");
         assert!(error.to_string().contains("kvik eval --retain snapkv:0.3"), "{error}");
+    }
+
+    /// Recall may be whole where the text around it is ruined, and the other way round: either is refused.
+    #[test]
+    fn a_bound_holds_for_recall_and_for_perplexity() {
+        let check = |recall: Option<(f64, usize)>, perplexity: Option<f64>, expect: Option<(&str, &str)>| {
+            let recall =
+                recall.map(|(percent, right)| TaskLoss { percent, cases: 40, right, predicts: false });
+            let text = perplexity.map(|percent| TaskLoss { percent, cases: 16, right: 0, predicts: true });
+            let tasks = [("needles", recall), ("stories", text)].into_iter();
+            let tasks = tasks.filter_map(|(task, loss)| Some((task.to_owned(), loss?))).collect();
+            let (kv, retain) = ("f16".to_owned(), "vnorm:0.5".to_owned());
+            let command = String::new();
+            let mut losses = MeasuredLosses::default();
+            losses.record(SettingLosses {
+                kv,
+                retain,
+                question_seen: true,
+                kept: 0.5,
+                tasks,
+                date: 0,
+                command,
+            });
+            let bounded = Retaining { losses, ..retaining(Some(5.0)) };
+            let error = choose(&bounded, "vnorm:0.5").err();
+            let said = error.as_ref().map(ToString::to_string).unwrap_or_default();
+            assert_eq!(error.as_ref().map(RetainRefusal::field), expect.map(|(field, _)| field), "{said}");
+            assert!(expect.is_none_or(|(_, part)| said.contains(part)), "{said}");
+            let best = choose(&bounded, "auto:5");
+            assert_eq!(best.is_ok(), expect.is_none(), "auto takes what is allowed by name: {best:?}");
+        };
+        check(Some((1.0, 30)), Some(2.0), None);
+        let ruined = "loses 11.1% of perplexity in stories (of recall -11.8%, with 30 right cases)";
+        check(Some((-11.8, 30)), Some(11.1), Some(("keep", ruined)));
+        let forgets = "loses 53.0% of recall in needles (of perplexity 2.5%, with 30 right cases)";
+        check(Some((53.0, 30)), Some(2.5), Some(("keep", forgets)));
+        check(Some((0.0, 30)), None, Some(("policy", "perplexity was not measured")));
+        check(None, Some(0.0), Some(("policy", "recall was not measured")));
+        check(Some((0.0, 19)), Some(0.0), Some(("policy", "19 of the cases are answered rightly")));
     }
 
     /// Losses measured with the question seen do not apply to a prefix, which is compressed before it.

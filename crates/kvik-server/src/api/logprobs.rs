@@ -3,7 +3,8 @@
 use kvik_engine::api::{GeneratedToken, TokenLogprob};
 use serde::Serialize;
 
-use crate::described::JsonSchema;
+use super::request::{generation::LOGPROBS_MAX, number::Whole};
+use crate::{described::JsonSchema, http::error::ApiError};
 
 /// A generated token, with the likeliest ones beside it.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -21,6 +22,19 @@ struct TokenEntry {
     /// -9999 of one that is forbidden.
     logprob: f64,
     bytes: Vec<u8>,
+}
+
+/// Returns the number of likeliest tokens to report: `logprobs` requests log-probabilities, `top_logprobs` sets
+/// their number.
+pub(crate) fn likeliest(
+    logprobs: bool,
+    top_logprobs: Option<Whole<0, LOGPROBS_MAX>>,
+) -> Result<Option<usize>, ApiError> {
+    let top = top_logprobs.and_then(Whole::count).unwrap_or(0);
+    if top > 0 && !logprobs {
+        return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
+    }
+    Ok(logprobs.then_some(top))
 }
 
 /// Returns a generated token's entry with its likeliest alternatives; none if log-probabilities were not

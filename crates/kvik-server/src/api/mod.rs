@@ -28,7 +28,26 @@ mod spoken;
 mod tests;
 mod vllm;
 
+use route::Dialect;
+
 pub use kvik::{prompts::restore as restore_prompts, usage::listing as usage_listing};
 pub use request::conversation::conversation_prompt;
 pub use routes::{of_model, over, router};
 pub use spoken::as_chat;
+
+/// Returns all dialects. A new dialect is one line here, and its module above.
+fn dialects() -> Vec<Dialect> {
+    vec![
+        openai::dialect(),
+        responses::dialect(),
+        anthropic::dialect(),
+        ollama::dialect(),
+        llama::dialect(),
+        embedding::dialect(),
+        kvik::dialect(),
+        sglang::dialect(),
+        vllm::dialect(),
+        page::dialect(),
+        routes::operation(),
+    ]
+}

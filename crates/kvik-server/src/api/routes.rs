@@ -1,5 +1,5 @@
 //! The route table: the router, the OpenAPI document and the answer to an unknown path are all built from
-//! this list of dialects.
+//! the list of dialects.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,9 +17,8 @@ use serde_json::{Map, Value};
 use tower::ServiceExt;
 
 use super::{
-    anthropic, embedding, kvik, llama, ollama, openai, openapi, page, responses,
+    dialects, openapi,
     route::{Answer, Dialect, Errors, Operation, answers, at, gives},
-    sglang, vllm,
 };
 use crate::{
     app::{
@@ -39,25 +38,8 @@ use crate::{
 };
 use kvik_serving::settings::logging;
 
-/// Returns all dialects. A new dialect is one line here.
-pub(super) fn dialects() -> Vec<Dialect> {
-    vec![
-        openai::dialect(),
-        responses::dialect(),
-        anthropic::dialect(),
-        ollama::dialect(),
-        llama::dialect(),
-        embedding::dialect(),
-        kvik::dialect(),
-        sglang::dialect(),
-        vllm::dialect(),
-        page::dialect(),
-        operation(),
-    ]
-}
-
 /// Returns the routes for operators: health, readiness, metrics and the OpenAPI document.
-fn operation() -> Dialect {
+pub(super) fn operation() -> Dialect {
     let metrics =
         answers(Answer::Text(&["application/openmetrics-text"]), "Metrics, as Prometheus reads them");
     let lives = |operation| Operation { others: const { &[("503", SchemaOf::of::<Stuck>())] }, ..operation };
@@ -162,9 +144,19 @@ async fn word_in_dialect(
 }
 
 async fn unknown_route(known: Arc<str>, request: Request) -> ApiError {
-    let message =
-        format!("there is no route {} {}; kvik serves {known}", request.method(), request.uri().path());
+    let (method, path) = (request.method(), request.uri().path());
+    let served = match of_lm_studio(&known, path) {
+        Some(route) => format!("LM Studio's own routes are not served, and the same is at {route}"),
+        None => format!("kvik serves {known}"),
+    };
+    let message = format!("there is no route {method} {path}; {served}");
     ApiError::new(StatusCode::NOT_FOUND, Some("unknown_route"), message)
+}
+
+/// The route of OpenAI's API that does what a route of LM Studio does there.
+fn of_lm_studio<'a>(known: &'a str, path: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix("/api/v0/").or_else(|| path.strip_prefix("/api/v1/"))?;
+    known.split(", ").find(|route| route.strip_prefix("/v1/") == Some(rest))
 }
 
 async fn wrong_method(request: Request) -> ApiError {
@@ -238,6 +230,7 @@ async fn metrics_text(State(shelf): State<Arc<Shelf>>, Extension(caller): Extens
     if !shelf.has_one() {
         metrics.shelf.set(shelf.list(&caller).iter().map(Listed::numbers));
     }
+    metrics.ahead.set(apps.iter().map(|app| (name(app), app.serving.next_turns.counts())));
     let engines: Vec<_> = apps.iter().map(|app| (name(app), app.serving.engine.stats())).collect();
     match metrics.text(&engines) {
         Ok(text) => {

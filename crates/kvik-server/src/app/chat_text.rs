@@ -1,11 +1,10 @@
 //! Prompts of chats, with errors at the fields of a request.
 
 use kvik_cache::Token;
-use kvik_engine::api::RequestError;
 use kvik_session::{Chat, ChatError};
 use kvik_text::template::{Prompt, TemplateError};
 
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, Overflow};
 use kvik_serving::Serving;
 
 /// The prompt of a chat, and the parts of it that are the messages' own.
@@ -48,9 +47,7 @@ pub(crate) fn refused(error: ChatError) -> ApiError {
             ApiError::field(format!("chat_template_kwargs.{name}"), message)
         }
         ChatError::TooLong { tokens_min: prompt_tokens, context_tokens } => {
-            let error = ApiError::from(RequestError::PromptTooLong { prompt_tokens, context_tokens });
-            let message = error.to_string().replace("the prompt has", "the prompt has at least");
-            error.because(message)
+            Overflow { prompt_tokens, context_tokens, is_at_least: true }.into()
         }
         ChatError::NotContinued(_) => {
             ApiError::field("messages", format!("{message}; send `continue_final_message: false`"))

@@ -10,7 +10,7 @@ use crate::{
     clock::Clock,
     http::origins::Senders,
 };
-use kvik_serving::settings::{sampling::SamplingArgs, size::ByteSize};
+use kvik_serving::settings::{sampling::SamplingArgs, size::ByteSize, told_window::ToldWindow};
 
 /// Settings that apply to clients of the server.
 #[derive(Clone)]
@@ -21,6 +21,8 @@ pub struct AppConfig {
     pub shows_slots: bool,
     /// Whether requests that name other models are refused rather than answered by this one.
     pub strict_model: bool,
+    /// Whether prompts are settled where requests do not say.
+    pub settle_prompts: bool,
     /// Maximum size of a body.
     pub body_limit: ByteSize,
     /// Token prices for tenants without their own.
@@ -43,6 +45,8 @@ pub struct AppConfig {
     pub spans: Option<Arc<Spans>>,
     /// Flags with the sampling of requests that set none.
     pub sampling: SamplingArgs,
+    /// Names of the model under which clients assume another window than its context.
+    pub told_windows: Vec<ToldWindow>,
     /// Directory of the log of prompts computed for conversations; absent where conversations end with the
     /// process.
     pub state_dir: Option<PathBuf>,

@@ -31,6 +31,7 @@ use super::{
     answer_memory::AnswerMemory,
     conversations::{Writing, written},
     report::{trailer::Trailer, usage::Usage},
+    running_answers::Resumable,
     tally::Counts,
     usage_account::UsageAccount,
     wire::{Frame, KEEP_ALIVE, Wire},
@@ -67,6 +68,25 @@ impl AnswerComputed {
         // Nothing is sent: the wait ends when the last sender is dropped.
         while self.0.changed().await.is_ok() {}
     }
+}
+
+/// The same of an answer that goes on without its client.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswerGoesOn(AnswerComputed);
+
+impl AnswerGoesOn {
+    /// Waits until the answer has ended.
+    pub(crate) async fn wait(self) {
+        self.0.wait().await;
+    }
+}
+
+/// How an answer is sent.
+pub(crate) enum Delivery {
+    Whole,
+    Stream,
+    /// A stream that goes on without its client.
+    Resumable(Resumable),
 }
 
 /// The engine's end of the channel.
@@ -220,16 +240,19 @@ impl Generation {
         mut self,
         mut answer: A,
         mut trailer: Trailer,
-        stream: bool,
+        delivery: Delivery,
     ) -> Result<Response, ApiError> {
-        if stream {
-            return self.respond_in_frames(answer, trailer).await;
+        match delivery {
+            Delivery::Whole => {}
+            Delivery::Stream => return self.respond_in_frames(answer, trailer).await,
+            Delivery::Resumable(place) => return Ok(self.respond_resumably(answer, trailer, place)),
         }
         self.is_stream = false;
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
             let (prompt, event) = event.inspect_err(|error| trailer.fail(error.code()))?;
             trailer.note(prompt, &event);
             answer.take(prompt, event, &trailer, &mut Vec::new());
+            trailer.compute_next(|| answer.message(), A::THOUGHTS_RETURN);
             if let Some(writing) = write(&answer, &mut trailer) {
                 written(writing.await)?;
             }
@@ -240,18 +263,34 @@ impl Generation {
 
     async fn respond_in_frames<A: Answer>(
         mut self,
-        mut answer: A,
+        answer: A,
         trailer: Trailer,
     ) -> Result<Response, ApiError> {
         self.settle(KEEP_ALIVE).await?;
+        let computed = (!trailer.remembers()).then(|| self.computed.clone());
+        let mut response = A::WIRE.respond(self.frames(answer, trailer));
+        computed.map(|computed| response.extensions_mut().insert(computed));
+        Ok(response)
+    }
+
+    /// Answers with a stream whose frames come also when its client has left. It begins at once: a client that leaves
+    /// before the first event may come back for it.
+    fn respond_resumably<A: Answer>(self, answer: A, trailer: Trailer, place: Resumable) -> Response {
+        let (running, ended) = place.begin(self.frames(answer, trailer));
+        let Some(frames) = running.follow(0) else {
+            return ApiError::internal("the answer cannot be followed from its beginning").into_response();
+        };
+        let mut response = A::WIRE.respond(frames);
+        response.extensions_mut().insert(AnswerGoesOn(AnswerComputed(ended)));
+        response
+    }
+
+    /// The frames of a streamed answer.
+    fn frames<A: Answer>(self, mut answer: A, trailer: Trailer) -> Frames<A> {
         let mut first = Vec::new();
         answer.start(&mut first);
         let ready = first.into_iter().map(Frame::Json).collect();
-        let computed = (!trailer.remembers()).then(|| self.computed.clone());
-        let frames = Frames { generation: self, answer, trailer, ready, writing: None, ended: false };
-        let mut response = A::WIRE.respond(frames);
-        computed.map(|computed| response.extensions_mut().insert(computed));
-        Ok(response)
+        Frames { generation: self, answer, trailer, ready, writing: None, ended: false }
     }
 }
 
@@ -284,6 +323,9 @@ pub(crate) trait Answer: Send + Unpin + 'static {
         error.body()
     }
 
+    /// Whether clients send the thoughts of an answer back with it, as their protocol has them do.
+    const THOUGHTS_RETURN: bool = false;
+
     /// The wire format of a stream.
     const WIRE: Wire;
 }
@@ -311,7 +353,8 @@ impl<A: Answer> Frames<A> {
     fn fail(&mut self, error: &ApiError) {
         self.ended = true;
         self.trailer.fail(error.code());
-        self.ready = [Frame::Json(self.answer.failed(error))].into();
+        let error = self.trailer.scale().refusal(error.clone());
+        self.ready = [Frame::Json(self.answer.failed(&error))].into();
     }
 }
 
@@ -337,6 +380,7 @@ impl<A: Answer> Stream for Frames<A> {
                     let Frames { answer, trailer, .. } = &mut *self;
                     trailer.note(prompt, &event);
                     answer.take(prompt, event, trailer, &mut frames);
+                    trailer.compute_next(|| answer.message(), A::THOUGHTS_RETURN);
                     let writing = write(answer, trailer);
                     self.ready.extend(frames.into_iter().map(Frame::Json));
                     self.writing = writing;

@@ -1,9 +1,10 @@
 //! Conversations that outgrow the context: the server's types for them, and their errors as clients see them.
 
-use kvik_memory::memory::{self, MemoryError};
+use kvik_memory::memory::{self, MemoryError, SummaryKind};
+use serde::Serialize;
 
 use super::state::App;
-use crate::http::error::ApiError;
+use crate::{described::JsonSchema, http::error::ApiError};
 
 /// Seconds after which to retry when memory was exhausted.
 const RETRY_AFTER_S: u64 = 5;
@@ -11,6 +12,27 @@ const RETRY_AFTER_S: u64 = 5;
 pub(crate) type CompactJob = memory::CompactJob<ApiError>;
 pub(crate) type History<'a> = memory::History<'a, App>;
 pub(crate) type RememberedTurn = memory::RememberedTurn<App>;
+
+/// Where the text of a summary is from: the model summarised, the model listed facts, or sentences of the messages were
+/// extracted.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum SummarySource {
+    Summary,
+    Facts,
+    Extracted,
+}
+
+impl From<SummaryKind> for SummarySource {
+    fn from(kind: SummaryKind) -> SummarySource {
+        match kind {
+            SummaryKind::Summary => SummarySource::Summary,
+            SummaryKind::Facts => SummarySource::Facts,
+            SummaryKind::Extracted => SummarySource::Extracted,
+        }
+    }
+}
 
 impl From<MemoryError> for ApiError {
     fn from(error: MemoryError) -> ApiError {

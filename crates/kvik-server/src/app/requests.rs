@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use super::{
     answer_memory::AnswerMemory,
     body::JsonBody,
-    generation::{Answer, Generation},
+    generation::{Answer, Delivery, Generation},
     kept_prefix,
     keys::Caller,
     lora, rate_limits,
@@ -21,6 +21,7 @@ use super::{
         trailer::{Origin, Trailer},
         usage::Usage,
     },
+    running_answers::ResumableTurn,
     server::Server,
     state::App,
     usage_account::UsageAccount,
@@ -79,7 +80,10 @@ impl App {
     ) -> Result<T, ApiError> {
         let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
         let app = self.clone();
-        let work = move |presence| read(&app, &body.parse()?.wanted_by(presence));
+        let work = move |presence| {
+            let body = body.parse()?.wanted_by(presence);
+            read(&app, &body).map_err(|error| app.token_scale(&body).refusal(error))
+        };
         self.server.readers.in_turn(reader, work).await
     }
 
@@ -100,17 +104,32 @@ impl App {
             let adapters = lora::adapters(body, &app.serving.lora)?;
             requests.iter_mut().for_each(|request| request.adapters.clone_from(&adapters));
             origin.notes = body.notes();
+            origin.scale = app.token_scale(body);
             let permit = app.admit(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
+            // Before the prompts are noted: what is computed for them is deleted by their tokens.
+            requests.iter_mut().for_each(|request| app.serving.engine.as_generated(request));
             let owners = origin.owners(&caller.tenant.name);
             if !owners.is_empty() {
                 aside(|| requests.iter_mut().for_each(|request| app.note(&owners, request)));
             }
-            let trailer = Trailer::new(app, origin, came, &requests, app.prices(&caller));
-            Ok((app.submit(&caller, permit, requests)?, answer, trailer, stream))
+            let delivery = app.delivery(&caller, stream, origin.question.take());
+            let trailer = Trailer::new(app, origin, came, &requests, (app.prices(&caller), owners));
+            Ok((app.submit(&caller, permit, requests)?, answer, trailer, delivery))
         };
-        let (generation, answer, trailer, stream) = self.read(body, start).await?;
-        generation.respond(answer, trailer, stream).await
+        let (generation, answer, trailer, delivery) = self.read(body, start).await?;
+        let scale = trailer.scale();
+        generation.respond(answer, trailer, delivery).await.map_err(|error| scale.refusal(error))
+    }
+
+    /// How an answer to a caller is sent; a question is that of an answer which may be resumed.
+    fn delivery(&self, caller: &Caller, stream: bool, question: Option<ResumableTurn>) -> Delivery {
+        if !stream {
+            return Delivery::Whole;
+        }
+        let Server { running_answers, bodies, .. } = &*self.server;
+        let place = question.and_then(|question| running_answers.reserve(question, bodies, caller.tenant.id));
+        place.map_or(Delivery::Stream, Delivery::Resumable)
     }
 
     /// Computes a prompt of a caller to fill the cache, on the tenant's account, and waits for its end. Returns its
@@ -151,13 +170,12 @@ impl App {
         self.server.prompt_log.note_or_keep_nothing(owners, request);
     }
 
-    /// Notes a request for a caller, on a thread that may wait for a file.
+    /// Notes a request for a caller, with the tokens that are computed for it, on a thread that may wait for a file.
     async fn noted(&self, caller: &Caller, mut request: Request) -> Result<Request, ApiError> {
-        if caller.owners.is_empty() {
-            return Ok(request);
-        }
         let (server, owners) = (self.server.clone(), caller.owners.clone());
+        let engine = self.serving.engine.clone();
         let noted = tokio::task::spawn_blocking(move || {
+            engine.as_generated(&mut request);
             server.prompt_log.note_or_keep_nothing(&owners, &mut request);
             request
         });

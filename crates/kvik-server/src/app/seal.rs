@@ -75,6 +75,7 @@ mod tests {
     fn compaction(text: &str) -> Compaction {
         let summary = Summary {
             text: text.to_owned(),
+            kind: Default::default(),
             covers: 4,
             updates: 2,
             made: 7,

@@ -13,11 +13,12 @@ use kvik_memory::{
     conversations::Conversations,
     deletions::{Deletions, Owner},
     records::Records,
+    settle::Settler,
 };
 
 use super::{
     config::AppConfig, conversations, keys::Keys, metrics::Metrics, prompt_log::PromptLog,
-    responses::Responses, tally::Tally,
+    responses::Responses, running_answers::RunningAnswers, tally::Tally,
 };
 use crate::{
     accounts::{ledger::Ledger, tenants::AdmissionSlots},
@@ -39,6 +40,8 @@ pub struct Server {
     pub(crate) conversations: Arc<Conversations>,
     /// Stored responses.
     pub(crate) responses: Arc<Responses>,
+    /// Answers of conversations that go on without their clients.
+    pub(crate) running_answers: Arc<RunningAnswers>,
     /// Pending deletions of both, and of pinned prompts.
     pub(crate) deletions: Arc<Deletions>,
     /// Log of the prompts computed for them.
@@ -54,6 +57,8 @@ pub struct Server {
     /// Memory for bodies.
     pub(crate) bodies: Arc<BodyMemory>,
     pub(crate) readers: Arc<Readers>,
+    /// What changes in the system messages of tenants.
+    pub(crate) settler: Settler,
     /// API keys; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     clock: Clock,
@@ -78,6 +83,7 @@ impl Server {
             ledger,
             conversations: conversations::open(config, deletions.clone()),
             responses: Responses::open(config.conversations.as_ref(), prompt_log.clone()),
+            running_answers: Arc::default(),
             deletions,
             prompt_log,
             records: records.collect(),
@@ -86,6 +92,7 @@ impl Server {
             admission: shared.then(|| AdmissionSlots::new(config.admission_slots)),
             bodies: BodyMemory::new(config.body_limit.0, shared),
             readers: Readers::new(shared),
+            settler: Settler::default(),
             keys: RwLock::new(keys),
             clock: config.clock.clone(),
             leaving: AtomicBool::new(false),
@@ -122,9 +129,15 @@ impl Server {
         asked.map_err(|panic| ApiError::internal(format!("the conversations were not read: {panic}")))
     }
 
+    /// Announces that the records will be closed: a server that starts meanwhile waits for them.
+    pub fn leave_records(&self) {
+        self.records.iter().for_each(Records::leave);
+    }
+
     /// Completes the deletion of an object: rewrites the files without it, then removes the pending deletion. Returns
     /// whether that succeeded. Blocking.
     pub(crate) fn end_deletion(&self, owner: &Owner) -> bool {
+        self.settler.forget(Some(&owner.tenant));
         let ended = self.records.iter().try_for_each(Records::rewrite);
         let ended = ended.and_then(|()| self.deletions.put(owner, None));
         ended

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use axum::body::Bytes;
+use kvik_cache::tier::Level;
 use kvik_engine::api::{Event, FinishReason, Report, Request};
 use opentelemetry::{
     Context, KeyValue, Value,
@@ -154,6 +155,7 @@ impl AnswerSpan {
         if let Event::Finished { reason, .. } = event {
             self.finish.push(match reason {
                 FinishReason::Length => "length",
+                FinishReason::Loop(_) => "loop",
                 FinishReason::Eos | FinishReason::StopString(_) | FinishReason::ConstraintDone => "stop",
             });
         }
@@ -168,10 +170,11 @@ impl AnswerSpan {
             KeyValue::new("gen_ai.usage.output_tokens", report.generated_tokens as i64),
             KeyValue::new("gen_ai.usage.cache_read.input_tokens", report.cached_tokens as i64),
             KeyValue::new("gen_ai.response.finish_reasons", Value::Array(reasons.into())),
-            KeyValue::new("kvik.cache.host_tokens", report.host_tokens as i64),
-            KeyValue::new("kvik.cache.disk_tokens", report.disk_tokens as i64),
-            KeyValue::new("kvik.cache.remote_tokens", report.remote_tokens as i64),
         ]);
+        let of_tier = |level: Level| {
+            KeyValue::new(format!("kvik.cache.{}_tokens", level.name()), report.loaded[level] as i64)
+        };
+        self.attributes.extend(Level::ALL.map(of_tier));
         self.send(Status::Unset, Some(report));
     }
 

@@ -8,14 +8,21 @@ use kvik_memory::memory::{Memory, Surroundings};
 use kvik_model::load::{SamplingDefaults, SamplingSource};
 
 use super::{
-    chat_text, config::AppConfig, keys::Keys, node_ids::NodeIds, prompts::Registry,
-    report::comparison::Answered, seal::Seal, server::Server, slots::Slots,
+    chat_text,
+    config::AppConfig,
+    keys::Keys,
+    node_ids::NodeIds,
+    prompts::Registry,
+    report::{comparison::Answered, token_scale::TokenScale},
+    seal::Seal,
+    server::Server,
+    slots::Slots,
 };
 use crate::{
     accounts::{ledger::Ledger, tenants::Secret},
-    http::error::ApiError,
+    http::{error::ApiError, json::Body},
 };
-use kvik_serving::Serving;
+use kvik_serving::{Serving, settings::told_window::ToldWindow};
 
 /// Memory for conversation histories in background work, in units of the largest body.
 const HISTORIES: u64 = 4;
@@ -78,6 +85,7 @@ impl App {
 
     /// Writes pending records, after all requests have ended. Blocking.
     pub fn close(&self) {
+        self.serving.next_turns.stop();
         self.memory.close();
         if let Some(spans) = &self.config.spans {
             spans.finish();
@@ -118,6 +126,26 @@ impl App {
         Err(RequestError::PromptTooLong { prompt_tokens, context_tokens }.into())
     }
 
+    /// The window that clients assume under this name of the model, if the operator has set one.
+    pub(crate) fn told_window(&self, name: &str) -> Option<&ToldWindow> {
+        ToldWindow::under(&self.config.told_windows, name)
+    }
+
+    /// The scale in which clients are told token counts under this name.
+    pub(crate) fn token_scale_under(&self, name: &str) -> TokenScale {
+        let scale = |told: &ToldWindow| TokenScale::of(told.tokens, self.serving.model.context);
+        self.told_window(name).map_or_else(TokenScale::default, scale)
+    }
+
+    /// The scale in which the client that sends this body is told token counts.
+    pub(crate) fn token_scale(&self, body: &Body) -> TokenScale {
+        if self.config.told_windows.is_empty() {
+            return TokenScale::default();
+        }
+        let named = body.copy(&["model"]).unwrap_or_default();
+        self.token_scale_under(named["model"].as_str().unwrap_or_default())
+    }
+
     /// Accepts the model that a request names: unless the server is strict, its only model answers under any name.
     /// Answers report the real name.
     pub(crate) fn accept_model(&self, name: &str) -> Result<(), ApiError> {
@@ -126,7 +154,8 @@ impl App {
 
     /// Refuses a name that is not one of this server's model or of its adapters.
     pub(crate) fn check_model(&self, name: &str) -> Result<(), ApiError> {
-        if self.serving.model.answers_to(name) || self.serving.lora.find(name).is_some() {
+        let is_another = || self.serving.lora.find(name).is_some() || self.told_window(name).is_some();
+        if self.serving.model.answers_to(name) || is_another() {
             return Ok(());
         }
         let there_is = format!("this server runs `{}` (also called `kvik`)", self.serving.model.name);

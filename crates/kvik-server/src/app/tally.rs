@@ -7,6 +7,7 @@ use std::{
     time::SystemTime,
 };
 
+use kvik_cache::tier::ByLevel;
 use kvik_engine::api::Report;
 
 /// The counts of every tenant, by name.
@@ -21,12 +22,8 @@ pub(crate) struct Counts {
     pub(crate) prompt_tokens: u64,
     /// Prompt tokens that came from the cache.
     pub(crate) cached_tokens: u64,
-    /// Cached tokens that were copied to a device from the host's memory.
-    pub(crate) host_tokens: u64,
-    /// Cached tokens that came from disk.
-    pub(crate) disk_tokens: u64,
-    /// Cached tokens that other nodes had computed.
-    pub(crate) remote_tokens: u64,
+    /// Cached tokens that came from tiers below RAM.
+    pub(crate) loaded: ByLevel<u64>,
     pub(crate) generated_tokens: u64,
     /// Prompts that were answered to the end.
     pub(crate) answered: u64,
@@ -71,9 +68,7 @@ impl Counts {
     const NONE: Counts = Counts {
         prompt_tokens: 0,
         cached_tokens: 0,
-        host_tokens: 0,
-        disk_tokens: 0,
-        remote_tokens: 0,
+        loaded: ByLevel::each(0),
         generated_tokens: 0,
         answered: 0,
         failed: 0,
@@ -85,9 +80,7 @@ impl Counts {
         Counts {
             prompt_tokens: report.prompt_tokens as u64,
             cached_tokens: report.cached_tokens as u64,
-            host_tokens: report.host_tokens as u64,
-            disk_tokens: report.disk_tokens as u64,
-            remote_tokens: report.remote_tokens as u64,
+            loaded: report.loaded.map(|tokens| tokens as u64),
             generated_tokens: report.generated_tokens as u64,
             ..Counts::NONE
         }
@@ -98,9 +91,7 @@ impl AddAssign for Counts {
     fn add_assign(&mut self, other: Counts) {
         self.prompt_tokens += other.prompt_tokens;
         self.cached_tokens += other.cached_tokens;
-        self.host_tokens += other.host_tokens;
-        self.disk_tokens += other.disk_tokens;
-        self.remote_tokens += other.remote_tokens;
+        self.loaded += other.loaded;
         self.generated_tokens += other.generated_tokens;
         self.answered += other.answered;
         self.failed += other.failed;

@@ -42,10 +42,7 @@ impl App {
         mut requests: Vec<Request>,
     ) -> Result<Vec<Computed>, ApiError> {
         rate_limits::check_tokens(&caller.tenant, self.now())?;
-        requests.iter_mut().for_each(|request| {
-            request.adapters = self.serving.lora.usual();
-            caller.tenant.sign(request);
-        });
+        requests.iter_mut().for_each(|request| caller.tenant.sign(request));
         let (permit, window) = self.admit_some(caller, requests.len())?;
         let (sender, events) = unbounded_channel();
         let flow = Flow {

@@ -34,6 +34,8 @@ pub struct ApiError {
 pub(crate) struct Overflow {
     pub(crate) prompt_tokens: usize,
     pub(crate) context_tokens: usize,
+    /// Whether the prompt was not counted to its end.
+    pub(crate) is_at_least: bool,
 }
 
 /// What is wrong, at which field, and under which code.
@@ -265,14 +267,24 @@ impl From<RecordsError> for ApiError {
     }
 }
 
+impl From<Overflow> for ApiError {
+    fn from(overflow: Overflow) -> ApiError {
+        let Overflow { prompt_tokens, context_tokens, is_at_least } = overflow;
+        let mut message = RequestError::PromptTooLong { prompt_tokens, context_tokens }.to_string();
+        if is_at_least {
+            message = message.replace("the prompt has", "the prompt has at least");
+        }
+        let error = ApiError::new(StatusCode::BAD_REQUEST, Some("context_length_exceeded"), message);
+        ApiError { overflow: Some(overflow), ..error }
+    }
+}
+
 impl From<RequestError> for ApiError {
     fn from(error: RequestError) -> ApiError {
         let message = error.to_string();
         match error {
             RequestError::PromptTooLong { prompt_tokens, context_tokens } => {
-                let code = Some("context_length_exceeded");
-                let overflow = Some(Overflow { prompt_tokens, context_tokens });
-                ApiError { overflow, ..ApiError::new(StatusCode::BAD_REQUEST, code, message) }
+                Overflow { prompt_tokens, context_tokens, is_at_least: false }.into()
             }
             RequestError::OverBudget { .. } => {
                 ApiError::new(StatusCode::BAD_REQUEST, Some("over_kv_budget"), message)

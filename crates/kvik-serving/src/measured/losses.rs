@@ -1,14 +1,14 @@
 //! The losses of retention policies on a model, used for the warnings of `serve` and the choice of `auto`.
+//!
+//! A policy can keep right answers and ruin the text around them, or the other way round. So a loss has two measures,
+//! recall and perplexity, and a policy is judged by the worse of them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use kvik_cache::retain::{Policy, Retention};
 use serde::{Deserialize, Serialize};
 
-use super::Measurement;
-
-/// Minimum cases of a measurement that `auto` may choose by.
-const CASES_MIN: usize = 30;
+use super::{Measurement, RIGHT_CASES_MIN};
 
 /// The measurements of all settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -43,26 +43,67 @@ pub struct TaskLoss {
     pub percent: f64,
     /// Cases, or windows of text.
     pub cases: usize,
+    /// Cases answered rightly with everything kept; 0 for predicted text.
+    pub right: usize,
     /// Whether text is predicted.
     pub predicts: bool,
+}
+
+/// What is measured of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossMeasure {
+    /// Right answers.
+    Recall,
+    /// Perplexity of text.
+    Perplexity,
 }
 
 /// The total loss of a setting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loss {
-    /// Mean over the tasks, percent.
+    /// Mean over the tasks that ask questions, or over text if there are none, percent.
     pub mean: f64,
-    /// Loss of the worst task, percent.
+    /// Loss of the worst task, by either measure, percent.
     pub worst: f64,
     /// The worst task.
     pub worst_task: String,
-    /// Cases of all tasks.
+    /// The measure by which the worst task loses.
+    pub measure: LossMeasure,
+    /// Loss of the worst task by the other measure, percent, if it was measured.
+    pub other: Option<f64>,
+    /// Cases of the tasks that the mean is over.
     pub cases: usize,
+    /// Cases answered rightly with everything kept.
+    pub right: usize,
+}
+
+/// Why nothing follows from a measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LossDoubt {
+    /// The model answers too few cases with everything kept.
+    #[error(
+        "{0} of the cases are answered rightly with everything kept, and nothing follows from fewer than {min}; \
+         measure more (--cases)",
+        min = RIGHT_CASES_MIN
+    )]
+    FewRight(usize),
+    /// Only perplexity is known.
+    #[error(
+        "recall was not measured, or no case is answered rightly with everything kept, and a policy may keep perplexity \
+         and forget facts; `kvik eval` without --task measures both"
+    )]
+    NoRecall,
+    /// Only recall is known.
+    #[error(
+        "perplexity was not measured, and a policy may answer questions and ruin other text; `kvik eval` without --task \
+         measures both"
+    )]
+    NoPerplexity,
 }
 
 impl Measurement for MeasuredLosses {
     const KIND: &'static str = "retention";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }
 
 impl MeasuredLosses {
@@ -88,40 +129,113 @@ impl MeasuredLosses {
             let text = known.retain.parse().map(|retention| canonical(&retention));
             known.kv == kv && known.question_seen == question_seen && text.as_ref() == Ok(&wanted)
         };
-        self.settings.iter().find(of_setting)?.loss()
+        self.total(self.settings.iter().find(of_setting)?)
     }
 
     /// All measurements with their total losses, ascending by the share kept.
     pub fn all(&self) -> Vec<(&SettingLosses, Loss)> {
-        let mut all: Vec<_> = self.settings.iter().filter_map(|known| Some((known, known.loss()?))).collect();
+        let with_loss = |known| Some((known, self.total(known)?));
+        let mut all: Vec<_> = self.settings.iter().filter_map(with_loss).collect();
         all.sort_by(|(a, _), (b, _)| a.kept.total_cmp(&b.kept).then_with(|| a.retain.cmp(&b.retain)));
         all
     }
 
-    /// The retention that keeps the fewest positions among those that lose at most `percent` in every task and were
-    /// measured on enough cases.
+    /// The retention that keeps the fewest positions among those that lose at most `percent` of right answers and of
+    /// perplexity in every task, as far as something follows from the measurement.
     pub fn best(&self, kv: &str, question_seen: bool, percent: f64) -> Option<Retention> {
-        let allowed = self.settings.iter().filter(|known| {
+        let allowed = |known: &SettingLosses, loss: &Loss| {
             let fits = known.kv == kv && known.question_seen == question_seen;
-            fits && known.loss().is_some_and(|loss| loss.worst <= percent && loss.cases >= CASES_MIN)
-        });
-        let mut allowed: Vec<&SettingLosses> = allowed.collect();
-        allowed.sort_by(|a, b| a.kept.total_cmp(&b.kept).then_with(|| a.retain.cmp(&b.retain)));
-        allowed.into_iter().find_map(|known| known.retain.parse().ok())
+            fits && loss.worst <= percent && loss.doubt().is_none()
+        };
+        let all = self.all().into_iter().filter(|(known, loss)| allowed(known, loss));
+        all.into_iter().find_map(|(known, _)| known.retain.parse().ok())
+    }
+
+    /// The total over the tasks of a setting. Text has no question: what was measured of it with the question unseen
+    /// holds for the question seen.
+    fn total(&self, setting: &SettingLosses) -> Option<Loss> {
+        let twin = |other: &&SettingLosses| {
+            (&other.kv, &other.retain) == (&setting.kv, &setting.retain)
+                && other.question_seen != setting.question_seen
+        };
+        let texts = self.settings.iter().filter(twin).flat_map(|twin| &twin.tasks);
+        let mut tasks: BTreeMap<&str, TaskLoss> =
+            texts.filter(|(_, loss)| loss.predicts).map(|(task, loss)| (&task[..], *loss)).collect();
+        tasks.extend(setting.tasks.iter().map(|(task, loss)| (&task[..], *loss)));
+        Loss::of(&tasks)
     }
 }
 
-impl SettingLosses {
-    /// The total over the tasks that ask questions, or over text if there are none.
-    fn loss(&self) -> Option<Loss> {
-        let asks = self.tasks.values().any(|loss| !loss.predicts);
-        let tasks = || self.tasks.iter().filter(|(_, loss)| !(asks && loss.predicts));
-        let (worst_task, worst) = tasks().max_by(|a, b| a.1.percent.total_cmp(&b.1.percent))?;
+impl Loss {
+    fn of(tasks: &BTreeMap<&str, TaskLoss>) -> Option<Loss> {
+        let by = |measure: LossMeasure| {
+            let of_measure = move |(_, loss): &(&&str, &TaskLoss)| loss.measure() == measure;
+            let of_measure = tasks.iter().filter(of_measure);
+            of_measure.max_by(|a, b| a.1.percent.total_cmp(&b.1.percent))
+        };
+        let (recall, perplexity) = (by(LossMeasure::Recall), by(LossMeasure::Perplexity));
+        let percent = |task: Option<(&&str, &TaskLoss)>| task.map(|(_, loss)| loss.percent);
+        let (worst, other) = match percent(perplexity) > percent(recall) {
+            true => (perplexity, recall),
+            false => (recall, perplexity),
+        };
+        let (task, loss) = worst?;
+        let meant = if recall.is_some() { LossMeasure::Recall } else { LossMeasure::Perplexity };
+        let counted = || tasks.values().filter(|loss| loss.measure() == meant);
         Some(Loss {
-            mean: tasks().map(|(_, loss)| loss.percent).sum::<f64>() / tasks().count() as f64,
-            worst: worst.percent,
-            worst_task: worst_task.clone(),
-            cases: tasks().map(|(_, loss)| loss.cases).sum(),
+            mean: counted().map(|loss| loss.percent).sum::<f64>() / counted().count() as f64,
+            worst: loss.percent,
+            worst_task: (*task).to_owned(),
+            measure: loss.measure(),
+            other: percent(other),
+            cases: counted().map(|loss| loss.cases).sum(),
+            right: counted().map(|loss| loss.right).sum(),
+        })
+    }
+
+    /// Why nothing follows from the measurement; `None` if something does.
+    pub fn doubt(&self) -> Option<LossDoubt> {
+        match (self.other, self.measure) {
+            (None, LossMeasure::Recall) => Some(LossDoubt::NoPerplexity),
+            (None, LossMeasure::Perplexity) => Some(LossDoubt::NoRecall),
+            (Some(_), _) if self.right < RIGHT_CASES_MIN => Some(LossDoubt::FewRight(self.right)),
+            (Some(_), _) => None,
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    /// Such as `11.1% of perplexity in text (of recall -11.8%, with 36 right cases)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Loss { worst, worst_task, measure, right, .. } = self;
+        write!(f, "{worst:.1}% of {measure} in {worst_task} (")?;
+        if let Some(other) = self.other {
+            write!(f, "of {} {other:.1}%, ", measure.other())?;
+        }
+        write!(f, "with {right} right cases)")
+    }
+}
+
+impl TaskLoss {
+    fn measure(&self) -> LossMeasure {
+        if self.predicts { LossMeasure::Perplexity } else { LossMeasure::Recall }
+    }
+}
+
+impl LossMeasure {
+    fn other(self) -> LossMeasure {
+        match self {
+            LossMeasure::Recall => LossMeasure::Perplexity,
+            LossMeasure::Perplexity => LossMeasure::Recall,
+        }
+    }
+}
+
+impl fmt::Display for LossMeasure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LossMeasure::Recall => "recall",
+            LossMeasure::Perplexity => "perplexity",
         })
     }
 }
@@ -141,7 +255,12 @@ mod tests {
     use super::*;
 
     fn setting(retain: &str, kept: f64, tasks: &[(&str, f64, bool)]) -> SettingLosses {
-        let loss = |percent, predicts| TaskLoss { percent, cases: 50, predicts };
+        let loss = |percent, predicts: bool| TaskLoss {
+            percent,
+            cases: 50,
+            right: if predicts { 0 } else { 30 },
+            predicts,
+        };
         SettingLosses {
             kv: "f16".to_owned(),
             retain: retain.to_owned(),
@@ -161,45 +280,102 @@ mod tests {
         losses.record(setting(
             "keydiff:0.5",
             0.5,
-            &[("recall", 5.0, false), ("passkey", 1.0, false), ("text", 90.0, true)],
+            &[("recall", 5.0, false), ("passkey", 1.0, false), ("text", 2.0, true)],
         ));
-        losses.record(setting("keydiff:0.2", 0.2, &[("recall", 32.0, false)]));
-        losses.record(setting("snapkv:0.3", 0.3, &[("recall", 4.0, false)]));
+        losses.record(setting("keydiff:0.2", 0.2, &[("recall", 32.0, false), ("text", 8.0, true)]));
+        losses.record(setting("snapkv:0.3", 0.3, &[("recall", 4.0, false), ("text", 1.0, true)]));
         losses
+    }
+
+    fn found(losses: &MeasuredLosses, text: &str, seen: bool) -> Option<Loss> {
+        losses.loss("f16", &text.parse().unwrap(), seen)
+    }
+
+    fn best(losses: &MeasuredLosses, percent: f64) -> Option<String> {
+        losses.best("f16", true, percent).map(|retention| retention.to_string())
     }
 
     #[test]
     fn a_loss_is_found_by_what_a_retention_means() {
         let losses = measured();
-        let found = |kv: &str, text: &str, seen| losses.loss(kv, &text.parse().unwrap(), seen);
-        let loss = found("f16", "keydiff:0.50", true).unwrap();
+        let loss = found(&losses, "keydiff:0.50", true).unwrap();
         assert_eq!((loss.mean, loss.worst, &loss.worst_task[..], loss.cases), (3.0, 5.0, "recall", 100));
-        assert_eq!(found("f16", "keydiff:0.5", false), None);
-        assert_eq!(found("q8", "keydiff:0.5", true), None);
-        assert_eq!(found("f16", "keydiff:0.5,budget=all", true), None);
+        assert_eq!(found(&losses, "keydiff:0.5,sinks=4", true), Some(loss), "the default, said aloud");
+        assert_eq!(found(&losses, "keydiff:0.5", false), None);
+        assert_eq!(losses.loss("q8", &"keydiff:0.5".parse().unwrap(), true), None);
+        assert_eq!(found(&losses, "keydiff:0.5,budget=all", true), None);
     }
 
     #[test]
     fn the_best_keeps_least_of_those_that_lose_little() {
-        let best = |percent| measured().best("f16", true, percent).map(|retention| retention.to_string());
-        assert_eq!(best(4.5).as_deref(), Some("snapkv:0.3"));
-        assert_eq!(best(50.0).as_deref(), Some("keydiff:0.2"));
-        assert_eq!(best(1.0), None);
-        assert_eq!(measured().best("q8", true, 50.0), None);
-        let mut few = measured();
-        few.settings
-            .iter_mut()
-            .flat_map(|setting| setting.tasks.values_mut())
-            .for_each(|loss| loss.cases = 9);
-        assert_eq!(few.best("f16", true, 50.0), None);
-        assert_eq!(few.loss("f16", &"snapkv:0.3".parse().unwrap(), true).map(|loss| loss.cases), Some(9));
+        let losses = measured();
+        assert_eq!(best(&losses, 4.5).as_deref(), Some("snapkv:0.3"));
+        assert_eq!(best(&losses, 50.0).as_deref(), Some("keydiff:0.2"));
+        assert_eq!(best(&losses, 1.0), None);
+        assert_eq!(losses.best("q8", true, 50.0), None);
+    }
+
+    /// The worse of recall and perplexity decides, whichever it is.
+    #[test]
+    fn a_policy_is_judged_by_its_worse_side() {
+        let mut losses = MeasuredLosses::default();
+        losses.record(setting("vnorm:0.5", 0.5, &[("recall", -11.8, false), ("text", 11.1, true)]));
+        losses.record(setting("sinks:0.5", 0.5, &[("recall", 53.0, false), ("text", 2.5, true)]));
+        let check = |text: &str, measure, worst, other, said: &str| {
+            let loss = found(&losses, text, true).unwrap();
+            assert_eq!((loss.measure, loss.worst, loss.other), (measure, worst, Some(other)), "{text}");
+            assert_eq!(loss.to_string(), said);
+            assert_eq!(loss.doubt(), None);
+        };
+        check(
+            "vnorm:0.5",
+            LossMeasure::Perplexity,
+            11.1,
+            -11.8,
+            "11.1% of perplexity in text (of recall -11.8%, with 30 right cases)",
+        );
+        check(
+            "sinks:0.5",
+            LossMeasure::Recall,
+            53.0,
+            2.5,
+            "53.0% of recall in recall (of perplexity 2.5%, with 30 right cases)",
+        );
+        assert_eq!(best(&losses, 5.0), None, "neither passes");
+        assert_eq!(best(&losses, 12.0).as_deref(), Some("vnorm:0.5"));
+    }
+
+    #[test]
+    fn nothing_follows_from_half_a_measurement_or_from_few_right_answers() {
+        let mut losses = MeasuredLosses::default();
+        losses.record(setting("keydiff:0.5", 0.5, &[("recall", 0.0, false)]));
+        losses.record(setting("h2o:0.5", 0.5, &[("text", 0.0, true)]));
+        let mut few = setting("kvzip:0.5", 0.5, &[("recall", 0.0, false), ("text", 0.0, true)]);
+        few.tasks.values_mut().for_each(|loss| loss.right = loss.right.min(RIGHT_CASES_MIN - 1));
+        losses.record(few);
+        let doubt = |text: &str| found(&losses, text, true).unwrap().doubt();
+        assert_eq!(doubt("keydiff:0.5"), Some(LossDoubt::NoPerplexity));
+        assert_eq!(doubt("h2o:0.5"), Some(LossDoubt::NoRecall));
+        assert_eq!(doubt("kvzip:0.5"), Some(LossDoubt::FewRight(19)));
+        assert_eq!(best(&losses, 100.0), None);
+    }
+
+    #[test]
+    fn text_has_no_question_that_could_be_seen() {
+        let mut losses = MeasuredLosses::default();
+        losses.record(setting("keydiff:0.5", 0.5, &[("recall", 1.0, false)]));
+        let unseen = setting("keydiff:0.5", 0.5, &[("recall", 9.0, false), ("text", 3.0, true)]);
+        losses.record(SettingLosses { question_seen: false, ..unseen });
+        let loss = found(&losses, "keydiff:0.5", true).unwrap();
+        assert_eq!((loss.measure, loss.worst, loss.other), (LossMeasure::Perplexity, 3.0, Some(1.0)));
+        assert_eq!(found(&losses, "keydiff:0.5", false).unwrap().worst, 9.0);
     }
 
     #[test]
     fn measuring_again_replaces_the_task_and_keeps_the_others() {
         let mut losses = measured();
         losses.record(setting("keydiff:0.5", 0.5, &[("passkey", 9.0, false)]));
-        let loss = losses.loss("f16", &"keydiff:0.5".parse().unwrap(), true).unwrap();
+        let loss = found(&losses, "keydiff:0.5", true).unwrap();
         assert_eq!((loss.worst, loss.mean), (9.0, 7.0));
         assert_eq!(losses.settings.len(), 3);
     }

@@ -19,15 +19,18 @@ use std::{
 
 use anyhow::Context;
 use kvik_kernels::KV_LAYOUT_VERSION;
-use kvik_memory::hex;
+use kvik_memory::{hex, records::private::create_private_folder};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use heads::MeasuredHeads;
-pub use losses::{Loss, MeasuredLosses, SettingLosses, TaskLoss};
+pub use losses::{Loss, LossDoubt, LossMeasure, MeasuredLosses, SettingLosses, TaskLoss};
 pub use sensitivity::MeasuredSensitivity;
 
 use crate::{causes::with_causes, settings::dirs};
 
+/// Fewest cases that a model answers rightly with everything kept from which a loss of right answers, or the importance
+/// of heads, follows: with 20 right of 20 the interval of 95% still begins at 84%.
+pub const RIGHT_CASES_MIN: usize = 20;
 /// Maximum bytes of a file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -37,6 +40,14 @@ pub trait Measurement: Serialize + DeserializeOwned {
     const KIND: &'static str;
     /// Version of the meaning of its fields.
     const VERSION: u32;
+
+    /// Checks that something follows from what was measured.
+    ///
+    /// # Errors
+    /// If nothing does: how to measure again.
+    fn check(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
 }
 
 /// The directory of measurements.
@@ -119,13 +130,14 @@ fn read<T: Measurement>(path: &Path, expect: &Header) -> anyhow::Result<Option<T
     let header: Header = serde_json::from_slice(&bytes).context("it is damaged")?;
     anyhow::ensure!(header == *expect, "it was measured by another version of kvik, or of another model");
     let kept: Kept<T> = serde_json::from_slice(&bytes).context("it is damaged")?;
+    kept.measured.check()?;
     Ok(Some(kept.measured))
 }
 
 /// Writes a temporary file and renames it.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+        create_private_folder(folder)?;
     }
     let draft = path.with_extension(format!("new-{}", std::process::id()));
     let written = File::create(&draft)
@@ -140,6 +152,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use kvik_cache::retain::HeadImportance;
     use proptest::prelude::*;
 
     use super::*;
@@ -201,6 +214,17 @@ mod tests {
         let error = format!("{:#}", store.save(&[1; 32], &Speed { tokens: Vec::new() }).unwrap_err());
         assert!(error.contains("state/measured"), "{error}");
         assert_eq!(store.load::<Speed>(&[1; 32]), None);
+    }
+
+    #[test]
+    fn a_measurement_from_which_nothing_follows_counts_as_missing() {
+        let (_dir, store) = store();
+        let importance = HeadImportance { layers: vec![vec![1.0]] };
+        for (cases, is_used) in [(RIGHT_CASES_MIN - 1, false), (RIGHT_CASES_MIN, true)] {
+            let heads = MeasuredHeads::new(&importance, cases, 1, String::new());
+            store.save(&[1; 32], &heads).unwrap();
+            assert_eq!(store.load(&[1; 32]), is_used.then_some(heads), "{cases} cases");
+        }
     }
 
     proptest! {

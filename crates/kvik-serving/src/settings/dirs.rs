@@ -2,7 +2,7 @@
 
 use std::{env, ffi::OsString, path::PathBuf};
 
-/// Directory of downloads and of recomputable data: `KVIK_CACHE_DIR`, else the user's cache directory.
+/// Directory of recomputable data: `KVIK_CACHE_DIR`, else the user's cache directory.
 pub fn cache() -> Option<PathBuf> {
     cache_from(env::var_os)
 }
@@ -17,6 +17,12 @@ pub fn state() -> Option<PathBuf> {
     state_from(env::var_os)
 }
 
+/// Directory of models: in `KVIK_STATE_DIR`, else in the user's data directory, since cleaners empty caches. If only the
+/// cache directory has models, where earlier versions stored them, they stay there.
+pub fn models() -> Option<PathBuf> {
+    models_from(env::var_os, |dir| dir.is_dir())
+}
+
 /// Directory of measurements of models: in `KVIK_STATE_DIR`, else in the user's state directory.
 pub fn measured() -> Option<PathBuf> {
     measured_from(env::var_os)
@@ -26,6 +32,18 @@ pub fn measured() -> Option<PathBuf> {
 /// `KVIK_STATE_DIR` or in the user's state directory.
 pub fn runtime() -> Option<PathBuf> {
     runtime_from(env::var_os)
+}
+
+fn models_from(
+    var: impl Fn(&'static str) -> Option<OsString>,
+    exists: impl Fn(&PathBuf) -> bool,
+) -> Option<PathBuf> {
+    let earlier = cache_from(&var).map(|cache| cache.join("models")).filter(&exists);
+    let own = path_from(&var, "KVIK_STATE_DIR").or_else(|| data_from(var)).map(|data| data.join("models"));
+    match own.as_ref().is_some_and(exists) {
+        true => own,
+        false => earlier.or(own),
+    }
 }
 
 /// The path that a variable sets; an empty one sets none.
@@ -71,13 +89,26 @@ fn config_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf
     Some(base?.join("kvik"))
 }
 
+fn data_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    lasting_from(var, "XDG_DATA_HOME", ".local/share")
+}
+
 fn state_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    lasting_from(var, "XDG_STATE_HOME", ".local/state")
+}
+
+/// Directory of what must last: that of a variable, else the platform's, on Unix `unix` in the home directory.
+fn lasting_from(
+    var: impl Fn(&'static str) -> Option<OsString>,
+    name: &'static str,
+    unix: &str,
+) -> Option<PathBuf> {
     let set = |name| path_from(&var, name);
     let home = |sub: &str| set("HOME").map(|home| home.join(sub));
-    let base = set("XDG_STATE_HOME").or_else(|| match env::consts::OS {
+    let base = set(name).or_else(|| match env::consts::OS {
         "macos" => home("Library/Application Support"),
         "windows" => set("LOCALAPPDATA"),
-        _ => home(".local/state"),
+        _ => home(unix),
     });
     Some(base?.join("kvik"))
 }
@@ -109,6 +140,19 @@ mod tests {
         );
         assert_eq!(runtime(&[("KVIK_STATE_DIR", "/b")]), Some(PathBuf::from("/b/run")));
         assert_eq!(runtime(&[("XDG_STATE_HOME", "/c")]), Some(PathBuf::from("/c/kvik/run")));
+        let models = |there: &'static str, pairs| models_from(vars(pairs), |dir| dir.as_os_str() == there);
+        let home = &[("XDG_CACHE_HOME", "/b"), ("XDG_DATA_HOME", "/c")];
+        assert_eq!(models("", home), Some(PathBuf::from("/c/kvik/models")));
+        assert_eq!(
+            models("/b/kvik/models", home),
+            Some(PathBuf::from("/b/kvik/models")),
+            "of an earlier version"
+        );
+        assert_eq!(models("/c/kvik/models", home), Some(PathBuf::from("/c/kvik/models")));
+        let service = &[("KVIK_CACHE_DIR", "/b"), ("KVIK_STATE_DIR", "/s"), ("XDG_DATA_HOME", "/c")];
+        assert_eq!(models("", service), Some(PathBuf::from("/s/models")));
+        assert_eq!(models("/b/models", service), Some(PathBuf::from("/b/models")));
+        assert_eq!(models("", &[]), None);
         let measured = |pairs| measured_from(vars(pairs));
         assert_eq!(measured(&[("KVIK_STATE_DIR", "/a")]), Some(PathBuf::from("/a/measured")));
         assert_eq!(measured(&[("XDG_STATE_HOME", "/b")]), Some(PathBuf::from("/b/kvik/measured")));

@@ -17,3 +17,4 @@ pub mod retain;
 pub mod sampling;
 pub mod size;
 pub mod template;
+pub mod told_window;

@@ -4,9 +4,10 @@ use std::{num::NonZeroUsize, path::PathBuf};
 
 use anyhow::bail;
 use clap::{ArgMatches, Args, ValueEnum, builder::TypedValueParser, parser::ValueSource};
-use kvik_cache::Policy;
+use kvik_cache::{Policy, tier::WritePolicy};
 use kvik_kernels::{Pool, WeightType, performance_cores};
 use kvik_model::Conversion;
+use kvik_session::AheadMode;
 
 use super::device::{DeviceChoice, GpuLayers};
 use super::disk_place::DiskPlace;
@@ -85,8 +86,8 @@ pub struct CacheArgs {
     /// Memory for pinned prompts of all tenants together [default: half of --cache-ram]
     #[arg(long, value_name = "SIZE")]
     pub cache_pin: Option<ByteSize>,
-    /// Which prompts are evicted when memory is short: lru, lfu, slru, s3-fifo, arc, cost, forecast, or auto
-    #[arg(long, value_name = "POLICY", default_value = Policy::default().name())]
+    /// Which prompts are evicted when memory is short.
+    #[arg(long, value_name = "POLICY", default_value = Policy::default().name(), help = evict_help())]
     pub evict: Policy,
     /// Directory of the disk cache, which survives a restart, or off [default: the user's cache directory]
     #[arg(long, value_name = "DIR", default_value = "default", hide_default_value = true)]
@@ -94,18 +95,42 @@ pub struct CacheArgs {
     /// Size of the disk cache at most; never more than a tenth of the free space
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub cache_disk_size: ByteSize,
+    /// Whether an answer that comes back within a later prompt has the tokens that the model chose for it. A client sends text,
+    /// of which a tokenizer often makes other tokens, and all behind them would be computed again; off reads every prompt as
+    /// if it were the first
+    #[arg(long, value_name = "on|off", value_enum, default_value = "on")]
+    pub retokenise: Retokenise,
+    /// What is written to the disk cache: all, as it is computed; reused, what a second request used; or auto, which
+    /// also waits with ends of conversations until they leave memory or kvik ends, and writes those that are likely to
+    /// go on. What a kill finds unwritten is computed again
+    #[arg(long, value_name = "POLICY", default_value = WritePolicy::Auto.name())]
+    pub cache_disk_write: WritePolicy,
+    /// Bytes written to the disk cache a day (UTC), as 20GB; after them, only pinned prompts are [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub cache_disk_write_budget: Option<ByteSize>,
     /// Store that nodes share.
     #[command(flatten)]
     pub remote: RemoteArgs,
     /// Retention of long prompts.
     #[command(flatten)]
     pub retain: RetainArgs,
+    /// Compute the next turn of a chat as far as it is known, while its client reads the answer and nothing else waits: most
+    /// templates leave an answer's thoughts out of the history, so that all behind them would be new when the next question
+    /// comes. auto stops for clients that find too little of it, on computes every turn, off none
+    #[arg(long, value_name = "MODE", default_value_t)]
+    pub ahead: AheadMode,
     /// Adapters beside the model.
     #[command(flatten)]
     pub lora: LoraArgs,
     /// A smaller model with the same vocabulary that tries what may come next, as -m names one; it shares --cache-ram
     #[arg(long, value_name = "MODEL", value_parser = home::text, help_heading = "Capacity")]
     pub draft: Option<String>,
+}
+
+/// The help of `--evict`, with the policies that exist.
+fn evict_help() -> String {
+    let names = Policy::ALL.map(Policy::name).join(", ");
+    format!("Which prompts are evicted when memory is short: {names}")
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -120,14 +145,27 @@ impl CacheArgs {
             cache_device: None,
             cache_disk: DiskPlace::Off,
             cache_disk_size: ByteSize(0),
+            retokenise: Retokenise::On,
+            cache_disk_write: WritePolicy::All,
+            cache_disk_write_budget: None,
             remote: RemoteArgs::default(),
             cache_pin: None,
             evict: Policy::Lru,
             retain: RetainArgs::default(),
+            ahead: AheadMode::Off,
             lora: LoraArgs::default(),
             draft: None,
         }
     }
+}
+
+/// Whether answers in prompts have the tokens that were generated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Retokenise {
+    /// They have.
+    On,
+    /// A tokenizer chooses all tokens of a prompt.
+    Off,
 }
 
 /// Types that weights can be converted to.
@@ -165,6 +203,9 @@ impl From<WeightsArg> for WeightType {
 }
 
 impl ModelArgs {
+    /// The origin of the embedded model, for display.
+    pub const EMBEDDED_SOURCE: &str = "embedded model";
+
     /// The embedded model, in the default formats.
     #[cfg(any(test, feature = "testing"))]
     pub fn embedded() -> ModelArgs {
@@ -209,7 +250,7 @@ impl ModelArgs {
 
     /// The origin of the model, for display.
     pub fn source(&self) -> &str {
-        self.named().unwrap_or("embedded model")
+        self.named().unwrap_or(ModelArgs::EMBEDDED_SOURCE)
     }
 
     /// Takes the model that the word behind a command names.

@@ -16,7 +16,7 @@ const WEIGHTS_SHARE: u64 = 2;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelsDirArgs {
-    /// Directory of downloads and names, which may be shared [default: models in the user's cache directory]
+    /// Directory of downloads and names, which may be shared [default: models in the user's data directory]
     #[arg(long, value_name = "DIR")]
     pub models_dir: Option<PathBuf>,
 }
@@ -24,7 +24,7 @@ pub struct ModelsDirArgs {
 impl ModelsDirArgs {
     /// The directory; `None` if the user has no home directory.
     pub fn directory(&self) -> Option<PathBuf> {
-        self.models_dir.clone().or_else(|| Some(dirs::cache()?.join("models")))
+        self.models_dir.clone().or_else(dirs::models)
     }
 
     /// The shelf in that directory. The default one takes over downloads of versions without names.
@@ -32,9 +32,8 @@ impl ModelsDirArgs {
         if let Some(dir) = &self.models_dir {
             return Ok(open(dir));
         }
-        let cache = dirs::cache().context("there is no directory for models; set KVIK_MODELS_DIR")?;
-        let shelf = open(&cache.join("models"));
-        if let Err(error) = shelf.take_over(&cache.join("hub")) {
+        let shelf = open(&dirs::models().context("there is no directory for models; set KVIK_MODELS_DIR")?);
+        if let Some(Err(error)) = dirs::cache().map(|cache| shelf.take_over(&cache.join("hub"))) {
             say(&format!("note: earlier downloads stay where they are: {error}"));
         }
         Ok(shelf)

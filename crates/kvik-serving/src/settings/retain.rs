@@ -5,7 +5,7 @@ use std::str::FromStr;
 use clap::Args;
 use kvik_cache::retain::{Retention, RetentionError};
 
-/// Default percentage of right answers that `auto` may lose.
+/// Default percentage of right answers and of perplexity that `auto` may lose.
 const LOSS_DEFAULT: f64 = 2.0;
 
 /// Which tokens sequences go on reading.
@@ -15,8 +15,8 @@ pub struct RetainArgs {
     /// kvzip:0.25,budget=all, the best measured one with auto or auto:LOSS, or none [default: none, all are kept]
     #[arg(long, value_name = "POLICY")]
     pub retain: Option<RetainChoice>,
-    /// Percent of right answers that a policy may lose: one that `kvik eval` measured to lose more, or did not
-    /// measure, is refused
+    /// Percent of right answers and of perplexity that a policy may lose: one that `kvik eval` measured to lose more of
+    /// either, or did not measure, is refused
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub retain_max_loss: Option<f64>,
     /// In idle time keep a part, as this policy says, of prefixes that are used often or about to be evicted, for
@@ -38,7 +38,7 @@ pub enum RetainChoice {
     Everything,
     /// Positions by the measured policy that keeps the fewest within a maximum loss.
     Auto {
-        /// Maximum loss of right answers, in percent.
+        /// Maximum loss of right answers and of perplexity, in percent.
         loss_max: f64,
     },
     /// Positions by this policy.

@@ -1,5 +1,7 @@
-//! Functions of the operating system beyond the standard library: signals, limits, priorities, and file permissions.
+//! Functions of the operating system beyond the standard library: signals, limits, priorities, and file permissions,
+//! power.
 
+mod battery;
 #[cfg(not(unix))]
 mod other;
 #[cfg(unix)]
@@ -10,6 +12,7 @@ use other as system;
 #[cfg(unix)]
 use unix as system;
 
+pub use battery::is_on_battery;
 use system::is_open_to_others;
 pub use system::{Hangups, fail_writes_beyond_limit, give_priority_up, open_files, stop_signal, terminate};
 

@@ -42,6 +42,6 @@ impl Hangups {
     }
 }
 
-pub fn is_open_to_others(_: &Path) -> bool {
+pub(crate) fn is_open_to_others(_: &Path) -> bool {
     false
 }

@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvik_cache::tier::{ByLevel, Level};
+
 use super::*;
 
 const DAY: u64 = 24 * 3600;
@@ -14,7 +16,7 @@ fn report(computed_tokens: usize, cached_tokens: usize, generated_tokens: usize)
         cached_tokens,
         computed_tokens,
         generated_tokens,
-        disk_tokens: cached_tokens / 4,
+        loaded: ByLevel::of(Level::Disk, cached_tokens / 4),
         prefill: Duration::from_millis(computed_tokens as u64),
         ..Report::default()
     }

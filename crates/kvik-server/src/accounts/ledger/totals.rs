@@ -2,6 +2,7 @@
 
 use std::{fmt, ops::AddAssign, str::FromStr, time::Duration};
 
+use kvik_cache::tier::Level;
 use kvik_engine::api::Report;
 use serde::{Deserialize, Serialize};
 
@@ -75,8 +76,8 @@ impl Totals {
             requests: 1,
             prompt_tokens: report.prompt_tokens as u64,
             cached_tokens: report.cached_tokens as u64,
-            disk_tokens: report.disk_tokens as u64,
-            remote_tokens: report.remote_tokens as u64,
+            disk_tokens: report.loaded[Level::Disk] as u64,
+            remote_tokens: report.loaded[Level::Remote] as u64,
             computed_tokens: report.computed_tokens as u64,
             generated_tokens: report.generated_tokens as u64,
             cost,

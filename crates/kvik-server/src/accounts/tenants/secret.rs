@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kvik_memory::records::private::readable_by_owner_only;
+use kvik_memory::records::private::{create_private_folder, readable_by_owner_only};
 use kvik_remote::FleetKey;
 use kvik_text::files::small::read_own;
 
@@ -98,7 +98,7 @@ fn create(path: &Path) -> io::Result<()> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+        create_private_folder(folder)?;
     }
     let draft = path.with_extension(format!("new-{}", std::process::id()));
     let written = write_private(&draft, &bytes).and_then(|()| fs::hard_link(&draft, path));

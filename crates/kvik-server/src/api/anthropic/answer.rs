@@ -18,6 +18,8 @@ use crate::{
         generation::Answer,
         report::{
             comparison::{Diagnosis, Part},
+            loops,
+            token_scale::TokenScale,
             trailer::Trailer,
         },
         wire::Wire,
@@ -38,6 +40,8 @@ pub(super) struct Spoken {
     pub(super) leaves: bool,
     /// Maximum tokens of prompt and answer together.
     pub(super) context: usize,
+    /// The scale in which the client is told token counts.
+    pub(super) scale: TokenScale,
     pub(super) wanted: Wanted,
 }
 
@@ -188,7 +192,7 @@ impl MessageAnswer {
         let wanted = &self.spoken.wanted;
         MessageTrailer {
             context_management: wanted.context_management.then_some(ContextManagement { applied_edits: [] }),
-            diagnostics: wanted.diagnostics.then(|| diagnostics(trailer.diagnosis(), &trailer.total())),
+            diagnostics: wanted.diagnostics.then(|| diagnostics(trailer)),
             kvik: trailer.kvik(0),
         }
     }
@@ -201,6 +205,8 @@ impl MessageAnswer {
         match finish {
             FinishReason::Length if is_full => because(StopReason::ModelContextWindowExceeded),
             FinishReason::Length => because(StopReason::MaxTokens),
+            // The last call may be incomplete.
+            FinishReason::Loop(_) => because(StopReason::EndTurn),
             _ if !self.reply.calls.is_empty() => because(StopReason::ToolUse),
             FinishReason::StopString(i) => {
                 let stop_sequence = self.spoken.stop.get(i).cloned();
@@ -211,24 +217,28 @@ impl MessageAnswer {
     }
 
     fn usage(&self, report: &Report) -> MessageUsage {
-        let computed = report.prompt_tokens - report.cached_tokens.min(report.prompt_tokens);
+        let (scale, prompt) = (self.spoken.scale, report.prompt_tokens);
+        let computed = scale.between(report.cached_tokens, prompt);
         let (created, not_left) = if self.spoken.leaves { (computed, 0) } else { (0, computed) };
         MessageUsage {
             input_tokens: not_left,
             cache_creation_input_tokens: created,
-            cache_read_input_tokens: report.cached_tokens,
+            cache_read_input_tokens: scale.told(report.cached_tokens),
             cache_creation: CacheCreation {
                 ephemeral_5m_input_tokens: created,
                 ephemeral_1h_input_tokens: 0,
             },
-            output_tokens: report.generated_tokens,
-            output_tokens_details: ThinkingTokens { thinking_tokens: self.reply.reasoning_tokens },
+            output_tokens: scale.between(prompt, prompt + report.generated_tokens),
+            output_tokens_details: ThinkingTokens {
+                thinking_tokens: scale.between(prompt, prompt + self.reply.reasoning_tokens),
+            },
             service_tier: StandardTier,
         }
     }
 }
 
 impl Answer for MessageAnswer {
+    const THOUGHTS_RETURN: bool = true;
     const WIRE: Wire = Wire::Named { ping: Some("ping") };
 
     fn take(&mut self, _prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
@@ -243,9 +253,14 @@ impl Answer for MessageAnswer {
             }
             Event::Finished { reason, .. } => {
                 self.finish = Some(reason);
-                let rest = self.reply.finish();
+                let rest = self.reply.finish(reason);
                 self.deltas(rest, frames);
                 self.close(frames);
+                if let Some(Block::Text { text, .. } | Block::Thinking { thinking: text, .. }) =
+                    self.blocks.last_mut()
+                {
+                    loops::cut(text, reason);
+                }
             }
             Event::Done(_) => self.done(trailer, frames),
             Event::Vector(_) | Event::Failed(_) => {}
@@ -277,16 +292,16 @@ fn delta(index: usize, delta: Delta) -> Value {
 }
 
 /// Reports what has changed since the earlier answer, and the tokens that were recomputed because of it.
-fn diagnostics(found: Option<Diagnosis>, report: &Report) -> Diagnostics {
-    let cache_miss_reason = match found {
+fn diagnostics(trailer: &Trailer) -> Diagnostics {
+    let cache_miss_reason = match trailer.diagnosis() {
         None => None,
         Some(Diagnosis::NotFound) => Some(MissReason::PreviousMessageNotFound),
         Some(Diagnosis::Several) => Some(MissReason::Unavailable),
-        Some(Diagnosis::GoesOn { reusable }) if report.cached_tokens >= reusable => None,
+        Some(Diagnosis::GoesOn { reusable }) if trailer.total().cached_tokens >= reusable => None,
         // The request is not the cause; `kvik.cache.reason` gives it.
         Some(Diagnosis::GoesOn { .. }) => Some(MissReason::Unavailable),
         Some(Diagnosis::Changed { part, common, reusable }) => {
-            let cache_missed_input_tokens = reusable - common;
+            let cache_missed_input_tokens = trailer.scale().between(common, reusable);
             Some(match part {
                 Part::Model => MissReason::ModelChanged { cache_missed_input_tokens },
                 Part::Tools => MissReason::ToolsChanged { cache_missed_input_tokens },

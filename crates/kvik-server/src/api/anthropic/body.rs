@@ -1,6 +1,5 @@
 //! The fields of a body of `/v1/messages`, and their interpretation.
 
-use kvik_cache::Lifetime;
 use kvik_memory::{conversations::MESSAGES_MAX, random::random};
 use kvik_session::Chat;
 use kvik_text::constraint::schema::Strictness;
@@ -22,6 +21,7 @@ use crate::{
             conversation::{Effort, Thinking, told},
             defaults::RequestDefaults,
             generation::{Manner, Options, stop_strings},
+            hints::Hints,
             number::{Fraction, Whole},
             parts::Part,
             place::Place,
@@ -39,10 +39,6 @@ type Result<T> = std::result::Result<T, ApiError>;
 
 /// Maximum number of stop sequences of one request.
 const STOP_SEQUENCES_MAX: usize = 256;
-/// Cache priority of a prefix with `cache_control`: prefixes without it, at priority 0, are evicted first.
-const PRIORITY: i8 = 25;
-/// Cache priority of a prefix with a `cache_control` of one hour.
-const PRIORITY_HOUR: i8 = 50;
 
 /// All fields of a body.
 pub(super) type Fields = (TellFields, AnswerFields, ManageFields, CacheFields);
@@ -69,7 +65,7 @@ pub(in crate::api) struct TellFields {
     /// `{"type": "enabled" | "adaptive" | "disabled"}`; absent is disabled.
     thinking: Option<ThinkingField>,
     output_config: Option<OutputConfig>,
-    /// Keep the whole prompt longer than others.
+    /// Keep the whole prompt before others, for five minutes after its last use or for an hour.
     #[schemars(with = "Option<Map<String, Value>>")]
     cache_control: Option<Json>,
 }
@@ -236,10 +232,10 @@ pub(super) fn turn(
     let open = |item: &str| app.seal.open(&caller.tenant.name, item);
     let Told { chat, before, times, new } = tell.told(earlier, &open, body)?;
     let mut keep = cache.keep()?;
-    keep.lifetime = lifetime(keep.lifetime, &times);
+    keep.lifetime = hints(&times).lifetime(keep.lifetime);
     let keeps = kept(thread, keep.reuse, body)
         .map(|thread| thread.turn((app, caller, &id), new, (tell.system.as_ref(), tell.tools.as_ref())));
-    let mut sampling = RequestDefaults::of(app).sampling();
+    let mut sampling = RequestDefaults::of_chat(app, &chat).sampling();
     sampling.temperature = answer.temperature.map_or(sampling.temperature, |t| f64::from(t) as f32);
     sampling.top_p = answer.top_p.map_or(sampling.top_p, |p| f64::from(p) as f32);
     sampling.top_k = answer.top_k.and_then(Whole::count).unwrap_or(sampling.top_k);
@@ -291,15 +287,11 @@ fn kept(thread: Option<Thread>, reuse: bool, body: &Body) -> Option<Thread> {
 }
 
 /// Returns how long the prompt is kept. In this API, a time to live promises that the prefix stays that long,
-/// so dropping it when the time ends would be worse than ignoring the field. Instead, the prefix gets a
-/// higher priority: it stays until others need the space, and is evicted after those without `cache_control`.
-/// `kvik.ttl_s`, `kvik.priority` and `kvik.pin` give exact control.
-fn lifetime(own: Lifetime, times: &Times) -> Lifetime {
-    let asked = times.iter().map(|ttl| if *ttl == Some("1h") { PRIORITY_HOUR } else { PRIORITY }).max();
-    match asked {
-        Some(priority) if own == Lifetime::default() => Lifetime { priority, ..own },
-        _ => own,
-    }
+/// so dropping it when the time ends would be worse than ignoring the field. Instead, the prefix has a higher
+/// priority for that time: it is evicted after those without `cache_control`, and stays afterwards until others
+/// need the space. `kvik.ttl_s`, `kvik.priority` and `kvik.pin` give exact control.
+fn hints(times: &Times) -> Hints {
+    times.iter().map(|ttl| Hints::of_ttl(*ttl)).fold(Hints::default(), Hints::and)
 }
 
 /// Reads `{"edits": [...]}`: compaction, and the removal of old thoughts, which the template decides. Other

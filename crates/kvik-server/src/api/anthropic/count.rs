@@ -33,7 +33,7 @@ pub(super) async fn route(
             let (tell, _) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
             let told = tell.told(&[], &|item| app.seal.open(&tenant, item), body)?;
-            Ok(chat_text::tokens(&app.serving, &told.chat)?.len())
+            Ok(app.token_scale(body).told(chat_text::tokens(&app.serving, &told.chat)?.len()))
         })
         .await?;
     Ok(Json(MessageTokens { input_tokens }))

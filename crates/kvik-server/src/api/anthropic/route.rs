@@ -28,6 +28,7 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<MessageAnswe
         stop: turn.options.stop.clone(),
         leaves: turn.options.reuse,
         context: app.serving.model.context,
+        scale: app.token_scale(body),
         wanted,
     };
     let mut prepared = turn.prepare(app, caller, body, |worded| MessageAnswer::new(spoken, worded))?;

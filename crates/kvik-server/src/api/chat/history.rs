@@ -17,6 +17,7 @@ use crate::{
         kept_prefix::KeptPrefix,
         keys::Caller,
         memory::{CompactJob, History, RememberedTurn},
+        report::token_scale::TokenScale,
         state::App,
     },
     http::error::ApiError,
@@ -57,6 +58,15 @@ pub(crate) struct Compacted {
     pub(crate) before: Option<Compaction>,
     /// Set if the request asks for further compaction.
     pub(crate) compacting: Option<Compacting>,
+}
+
+impl Compacted {
+    /// The same with the model's tokens in its threshold, which its client gives in its own scale.
+    pub(super) fn counted(self, scale: TokenScale) -> Compacted {
+        let counted =
+            |Compacting { threshold }| Compacting { threshold: threshold.map(|told| scale.reaching(told)) };
+        Compacted { compacting: self.compacting.map(counted), ..self }
+    }
 }
 
 /// Returns the conversation that the model reads, and the turn if the conversation is remembered beyond the
@@ -137,5 +147,26 @@ fn not_beside_compaction(chat: &Chat, options: &Options) -> Option<&'static str>
         }
         () if chat.continues => Some("a last message that is continued"),
         () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threshold_is_in_the_scale_of_its_client() {
+        let counted = |threshold: Option<usize>, scale: TokenScale| {
+            let compacted = Compacted { before: None, compacting: Some(Compacting { threshold }) };
+            compacted.counted(scale).compacting
+        };
+        let scale = TokenScale::of(200_000, 2_048);
+        assert_eq!(counted(Some(160_000), scale), Some(Compacting { threshold: Some(1_639) }));
+        assert_eq!(
+            counted(Some(160_000), TokenScale::default()),
+            Some(Compacting { threshold: Some(160_000) })
+        );
+        assert_eq!(counted(None, scale), Some(Compacting { threshold: None }));
+        assert!(Compacted::default().counted(scale).compacting.is_none());
     }
 }

@@ -12,6 +12,7 @@ pub(crate) use self::{
     reply::{Assistant, AssistantMessage, Function, Reply, ToolCall},
 };
 
+use kvik_memory::{memory::Purpose, settle::Learning};
 use kvik_session::Chat;
 
 use self::history::{continued, remembered};
@@ -26,7 +27,10 @@ use crate::{
         memory::RememberedTurn,
         report::{comparison::Comparable, trailer::Origin},
         requests::Prepared,
+        running_answers::ResumableTurn,
+        settled,
         state::App,
+        wire::Wire,
     },
     http::{error::ApiError, json::Body},
 };
@@ -67,11 +71,33 @@ impl ChatTurn {
         word: impl FnOnce(Worded) -> A,
     ) -> Result<Prepared<A>, ApiError> {
         let ChatTurn { chat, options, logprobs, compacted, id, compared_with, stream } = self;
+        let compacted = compacted.counted(app.token_scale(body));
         let (choices, kept_prefix) = (options.choices, options.kept_prefix.clone());
+        let next_turn = options.next_turn;
+        check_resume::<A>(&options, stream)?;
+        let new = options.resume.then(|| chat.messages().to_vec());
         let (chat, kept) = continued(app, caller, chat, &options)?;
+        let question = kept.as_ref().zip(new);
+        let question = question.map(|(turn, messages)| ResumableTurn {
+            key: turn.key().clone(),
+            messages,
+            messages_after: turn.messages(),
+        });
         let owner = kept.as_ref().map(|turn| turn.key().owner());
         let caller = &owner.map_or_else(|| caller.clone(), |owner| caller.on_behalf_of(owner));
-        let (chat, mut memory) = remembered(app, caller, chat, &options, &compacted)?;
+        let (mut chat, mut memory) = remembered(app, caller, chat, &options, &compacted)?;
+        let settled = match kept.is_none() && memory.is_none() {
+            true => {
+                // Nothing is learned from a request that is to leave nothing behind.
+                let learning = if options.reuse { Learning::On } else { Learning::Off };
+                settled::settle((app, &caller.tenant.name), &mut chat, options.settle, learning)
+            }
+            // The server knows how a conversation that it keeps begins.
+            false => Vec::new(),
+        };
+        // A conversation that is summarised behind its answer is computed ahead with its summary.
+        let goes_on = memory.as_ref().is_none_or(|turn| !turn.has_work()) && next_turn != Some(false);
+        let goes_on = goes_on.then(|| chat.with_messages(&[], Purpose::Answer));
         let chat = ChatRequest::new(app, chat, options, logprobs, body)?;
         if let Some(turn) = memory.as_mut().filter(|_| choices == 1) {
             let reading = chat.reading.clone();
@@ -84,12 +110,26 @@ impl ChatTurn {
         let origin = Origin {
             messages: Some(chat.messages),
             comparable: Some(Comparable { id, parts: chat.parts, with: compared_with }),
+            settled,
             schema_notes: chat.schema_notes,
             kept_prefix,
             memory,
             conversation: kept,
+            question,
+            goes_on,
+            is_expected: next_turn == Some(true),
             ..Origin::default()
         };
         Ok(Prepared { requests: vec![chat.request], origin, answer, stream })
     }
+}
+
+/// Refuses the resumption of an answer that is no stream of plain events.
+fn check_resume<A: Answer>(options: &Options, stream: bool) -> Result<(), ApiError> {
+    if !options.resume || stream && matches!(A::WIRE, Wire::Data { .. }) {
+        return Ok(());
+    }
+    let message =
+        "`kvik.resume` is for streamed answers of /v1/chat/completions; leave it out, or send `stream`";
+    Err(ApiError::field("kvik.resume", message))
 }

@@ -1,11 +1,13 @@
 //! The content of one choice of an answer, as generated so far.
 
+use kvik_engine::api::FinishReason;
 use kvik_text::answer::AnswerDelta;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     api::reading::{Reader, Reading, reader},
+    app::report::loops,
     described::JsonSchema,
     http::answer::{value, words},
 };
@@ -73,7 +75,7 @@ impl Reply {
     pub(super) fn whole(reading: &Reading, text: &str) -> Reply {
         let mut reply = Reply::new(reading);
         reply.push(text);
-        reply.finish();
+        reply.flush();
         reply
     }
 
@@ -96,10 +98,20 @@ impl Reply {
         self.thinking
     }
 
-    /// Flushes the text that was held back, at the end of the answer.
-    pub(crate) fn finish(&mut self) -> Vec<AnswerDelta> {
+    fn flush(&mut self) -> Vec<AnswerDelta> {
         let deltas = self.reader.finish();
         self.kept(deltas)
+    }
+
+    /// Flushes the text that was held back, at the end of the answer, and returns it. Of a loop, two copies remain in the
+    /// message.
+    pub(crate) fn finish(&mut self, reason: FinishReason) -> Vec<AnswerDelta> {
+        let rest = self.flush();
+        if self.calls.is_empty() {
+            let last = if self.content.is_empty() { &mut self.reasoning } else { &mut self.content };
+            loops::cut(last, reason);
+        }
+        rest
     }
 
     fn kept(&mut self, deltas: Vec<AnswerDelta>) -> Vec<AnswerDelta> {

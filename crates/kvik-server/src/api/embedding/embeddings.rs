@@ -96,7 +96,7 @@ fn read(app: &App, body: &Body) -> Result<Asked> {
             format!("`dimensions` must be from 1 to {width}, which this model has, not {dimensions}");
         return Err(ApiError::field("dimensions", message));
     }
-    let (treatment, inputs) = (Treatment::of(cache)?, fields.input.list("input", INPUTS_MAX)?);
+    let (treatment, inputs) = (Treatment::of(app, body, cache)?, fields.input.list("input", INPUTS_MAX)?);
     let wants = Wants::Embedding(app.serving.embedder.pooling);
     let tokens = encode(app, body, "input", &inputs)?;
     let requests = tokens.into_iter().map(|tokens| treatment.request(tokens, wants.clone())).collect();

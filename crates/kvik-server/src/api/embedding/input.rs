@@ -1,14 +1,14 @@
 //! Conversion of texts and token ids to engine requests.
 
 use kvik_cache::{Lifetime, Token};
-use kvik_engine::api::{PinnedPrompt, Request, Wants};
+use kvik_engine::api::{AdapterMix, PinnedPrompt, Request, Wants};
 
 use crate::{
     api::request::{
         cache::{CacheFields, Keep},
         prompt::Prompt,
     },
-    app::state::App,
+    app::{lora, state::App},
     http::{error::ApiError, json::Body},
 };
 
@@ -17,16 +17,17 @@ type Result<T> = std::result::Result<T, ApiError>;
 /// Maximum number of texts in one request, as in OpenAI's API.
 pub(in crate::api) const INPUTS_MAX: usize = 2048;
 
-/// Cache settings of prompts for which vectors are requested.
-#[derive(Debug, Clone, Copy)]
+/// Cache settings and adapters of prompts for which vectors are requested.
+#[derive(Debug, Clone)]
 pub(in crate::api) struct Treatment {
     reuse: bool,
     lifetime: Lifetime,
+    adapters: Option<AdapterMix>,
 }
 
 impl Treatment {
     /// Reads the settings from a body; refuses those that apply to text generation only.
-    pub(in crate::api) fn of(fields: CacheFields) -> Result<Treatment> {
+    pub(in crate::api) fn of(app: &App, body: &Body, fields: CacheFields) -> Result<Treatment> {
         let Keep { reuse, lifetime, retain, kept_prefix, memory, conversation, .. } = fields.keep()?;
         let for_text = [
             ("retain", retain.is_some()),
@@ -40,19 +41,22 @@ impl Treatment {
                     format!("`kvik.{name}` is for answers in text; an embedding reads all of its text");
                 Err(ApiError::field(format!("kvik.{name}"), message))
             }
-            None => Ok(Treatment { reuse, lifetime }),
+            None => {
+                let adapters = lora::adapters(body, &app.serving.lora)?;
+                Ok(Treatment { reuse, lifetime, adapters })
+            }
         }
     }
 
     /// Returns the engine's request for a vector.
-    pub(in crate::api) fn request(self, tokens: Vec<Token>, wants: Wants) -> Request {
+    pub(in crate::api) fn request(&self, tokens: Vec<Token>, wants: Wants) -> Request {
         // Tenant and salt are set on submission.
         let kept = PinnedPrompt {
             tokens,
             salt: [0; 16],
             tenant: Default::default(),
             retention: None,
-            adapters: None,
+            adapters: self.adapters.clone(),
         };
         Request { wants, reuse: self.reuse, lifetime: self.lifetime, ..kept.request() }
     }

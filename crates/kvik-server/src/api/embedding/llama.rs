@@ -72,7 +72,7 @@ fn read(app: &App, body: &Body) -> Result<(Vec<Request>, Scale)> {
         (None, Some(input)) => ("input", input),
         (None, None) => return Err(ApiError::field("content", "`content` is missing")),
     };
-    let (treatment, inputs) = (Treatment::of(cache)?, inputs.list(name, INPUTS_MAX)?);
+    let (treatment, inputs) = (Treatment::of(app, body, cache)?, inputs.list(name, INPUTS_MAX)?);
     let wants = Wants::Embedding(app.serving.embedder.pooling);
     let tokens = encode(app, body, name, &inputs)?;
     let requests = tokens.into_iter().map(|tokens| treatment.request(tokens, wants.clone())).collect();

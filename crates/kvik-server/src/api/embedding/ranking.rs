@@ -56,7 +56,7 @@ impl Question {
         &self,
         app: &App,
         body: &Body,
-        treatment: Treatment,
+        treatment: &Treatment,
     ) -> Result<(Vec<Request>, Scoring)> {
         let embedder = &app.serving.embedder;
         let (wants, scoring) = match (embedder.ranking, &embedder.classifier) {

@@ -164,11 +164,11 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 fn read(app: &App, body: &Body) -> Result<Asked> {
     let (fields, cache) = Fields::from_body(body)?;
     app.accept_model(&fields.model)?;
-    let treatment = Treatment::of(cache)?;
+    let treatment = Treatment::of(app, body, cache)?;
     let count = fields.top_n.map_or(usize::MAX, |count| count.count().unwrap_or(usize::MAX));
     let return_documents = fields.return_documents;
     let question = fields.question()?;
-    let (requests, scoring) = question.requests(app, body, treatment)?;
+    let (requests, scoring) = question.requests(app, body, &treatment)?;
     let documents = return_documents.then_some(question.documents);
     Ok(Asked { requests, scoring, count, documents })
 }

@@ -12,7 +12,7 @@ use axum::{
 use kvik_cache::{BLOCK_POSITIONS, PinId, PinInfo, PrefixInfo, PrefixOrder, TenantId, Token};
 use kvik_engine::api::Unpin;
 use kvik_engine::schedule::prefix::common_prefix;
-use kvik_engine::stats::{DiskStats, EngineStats, HostStats};
+use kvik_engine::stats::{DiskRole, DiskStats, EngineStats, HostStats};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -100,12 +100,24 @@ struct Host {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DiskTier")]
 struct Disk {
+    /// False where this process reads what another one writes.
+    writes: bool,
+    /// The process that writes instead, where it is known.
+    writer_pid: Option<u32>,
     bytes: usize,
     used_bytes: usize,
     blocks: usize,
     used_blocks: usize,
     found_at_start: u64,
     written_blocks: u64,
+    /// What is written: `all`, `reused` or `auto`.
+    write_policy: &'static str,
+    /// Blocks of conversations that wait in RAM until they are worth writing or leave it.
+    waiting_blocks: usize,
+    /// Bytes written today (UTC), by all that has used the directory.
+    written_bytes_today: u64,
+    /// What a year comes to at the mean rate of the days so far.
+    written_bytes_per_year: u64,
     read_blocks: u64,
     faults: u64,
     evicted_blocks: u64,
@@ -351,6 +363,7 @@ pub(crate) async fn clear(
         }
         // Waits until the dropped blocks are erased from disk.
         engine.until_erased(ERASE_TIME)?;
+        app.server.settler.forget((!caller.admin).then_some(&caller.tenant.name));
         Ok(Json(Cleared { object: ClearedWord, blocks: ByTier::new(ram, disk) }))
     })
     .await
@@ -405,13 +418,23 @@ fn host(disk: &DiskStats, stats: &EngineStats) -> Option<Host> {
 fn disk(disk: &DiskStats, stats: &EngineStats) -> Disk {
     let block_bytes = block_bytes(stats);
     let totals = &disk.tier.totals;
+    let (writes, writer_pid) = match disk.role {
+        DiskRole::Writer => (true, None),
+        DiskRole::Reader { of } => (false, of),
+    };
     Disk {
+        writes,
+        writer_pid,
         bytes: disk.tier.slots * block_bytes,
         used_bytes: disk.tier.used * block_bytes,
         blocks: disk.tier.slots,
         used_blocks: disk.tier.used,
         found_at_start: totals.adopted,
         written_blocks: totals.written,
+        write_policy: disk.writes.policy.name(),
+        waiting_blocks: disk.writes.waiting_blocks,
+        written_bytes_today: disk.writes.today_bytes,
+        written_bytes_per_year: disk.writes.year_bytes,
         read_blocks: totals.read,
         faults: totals.write_faults + totals.read_faults,
         evicted_blocks: totals.evicted,

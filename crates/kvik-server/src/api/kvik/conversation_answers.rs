@@ -35,6 +35,16 @@ pub(crate) struct ShownConversation<M = Count> {
     bytes: u64,
 }
 
+/// A conversation with what was said in it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ReadConversation {
+    #[serde(flatten)]
+    pub(super) conversation: ShownConversation<Said>,
+    /// The new messages of a turn whose answer runs and can be followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) answering: Option<Said>,
+}
+
 /// Number of messages of a conversation.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]

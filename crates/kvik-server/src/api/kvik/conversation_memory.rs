@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::conversations::find;
 use crate::{
     api::request::parts::{FromBody, Part},
-    app::{body::JsonBody, keys::Caller, state::App},
+    app::{body::JsonBody, keys::Caller, memory::SummarySource, state::App},
     clock::unix_seconds,
     described::JsonSchema,
     http::{
@@ -51,6 +51,7 @@ struct ShownSummary {
     messages: [usize; 2],
     age_s: u64,
     updates: u64,
+    kind: SummarySource,
     corrected: bool,
     /// Why no newer one was made.
     failed: Option<String>,
@@ -106,6 +107,7 @@ fn shown(key: &ConversationKey, remembered: Option<Remembered>) -> ConversationM
         messages: [messages.start, messages.end],
         age_s: unix_seconds().saturating_sub(summary.made),
         updates: summary.updates,
+        kind: summary.kind.into(),
         corrected: summary.corrected,
         failed: summary.failed,
     });

@@ -18,8 +18,8 @@ use serde_json::Value;
 
 use super::{
     conversation_answers::{
-        DeletedConversation, DeletedWord, Export, List, ListedConversations, Said, ShownConversation,
-        found_in, head_of, listed, with_messages,
+        DeletedConversation, DeletedWord, Export, List, ListedConversations, ReadConversation, Said,
+        ShownConversation, found_in, head_of, listed, with_messages,
     },
     conversation_metadata::metadata,
     markdown::markdown,
@@ -233,10 +233,24 @@ pub(crate) async fn get(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Response> {
-    answer(&shelf.server, caller, &id, |key, head, messages| {
-        Ok(KeptAnswer::Json(value(&with_messages(key, head, Said(messages)))))
+    let question = question_in(&shelf.server, &caller, &id).await;
+    answer(&shelf.server, caller, &id, move |key, head, messages| {
+        let unanswered = question.filter(|(_, after)| messages.len() < *after);
+        let conversation = with_messages(key, head, Said(messages));
+        let answering = unanswered.map(|(question, _)| Said(question));
+        Ok(KeptAnswer::Json(value(&ReadConversation { conversation, answering })))
     })
     .await
+}
+
+/// The question of a conversation that is being answered, and the number of its messages once it is. It is looked up
+/// before the messages are read: whoever reads them finds the one or the other.
+async fn question_in(server: &Server, caller: &Caller, id: &str) -> Option<(Vec<Value>, usize)> {
+    if server.running_answers.is_empty() {
+        return None;
+    }
+    let (key, _) = find(server, caller, id).await.ok()?;
+    server.running_answers.question(&key)
 }
 
 /// Answers with a conversation of a caller, in the format of `word`.
@@ -288,10 +302,12 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<DeletedConversation>> {
     let before = shelf.server.deletions.find(&caller.tenant.name, &id);
-    let delete = |held: Held| {
-        let owner = held.key().owner();
+    let running = shelf.server.running_answers.clone();
+    let delete = move |held: Held| {
+        let key = held.key().clone();
         held.delete()?;
-        Ok(owner)
+        running.forget(&key);
+        Ok(key.owner())
     };
     let owner = match (held(&shelf.server, caller, id, delete).await, before) {
         // An earlier request deleted it, and the deletion is not complete yet.
@@ -309,8 +325,10 @@ pub(crate) async fn take_back(
     Path(id): Path<String>,
     Parameters(TakenBack { from }): Parameters<TakenBack>,
 ) -> Result<Json<ShownConversation>> {
+    let running = shelf.server.running_answers.clone();
     let shown = held(&shelf.server, caller, id, move |mut held| {
         held.take_back(from)?;
+        running.forget(held.key());
         Ok(head_of(held.key(), held.head()))
     })
     .await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use kvik_engine::api::Request;
+use kvik_memory::settle::Learning;
 use kvik_session::Chat;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,7 @@ use crate::{
             cache::{Asked, CacheReport},
             trailer::Origin,
         },
+        settled,
         state::App,
     },
     described::JsonSchema,
@@ -79,6 +81,7 @@ fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Explained>> {
     let adapters = lora::adapters(body, &app.serving.lora)?;
     requests.iter_mut().for_each(|request| request.adapters.clone_from(&adapters));
     requests.iter_mut().for_each(|request| tenant.sign(request));
+    requests.iter_mut().for_each(|request| app.serving.engine.as_generated(request));
     let asked = origin.asked(app, &requests);
     let cache = |(asked, request): (&Asked, Request)| {
         let probe = app.serving.engine.explain(request)?;
@@ -93,7 +96,7 @@ pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(
     if let Some(chat) = spoken::chat(app, tenant, body)? {
         let (ModelField { model }, cache) = <(ModelField, CacheFields)>::from_body(body)?;
         app.accept_model(&model)?;
-        return of_conversation(app, chat, told_elsewhere(cache, app)?, body);
+        return of_conversation((app, tenant), chat, told_elsewhere(cache, app)?, body);
     }
     let (ModelField { model }, named, generation) = Fields::from_body(body)?;
     app.accept_model(&model)?;
@@ -101,7 +104,7 @@ pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(
     let options = generation.options(&RequestDefaults::of(app), &encode, &app.serving.retaining)?;
     options.check_unkept()?;
     match named {
-        Named::Conversation(conversation) => of_conversation(app, conversation.chat()?, options, body),
+        Named::Conversation(chat) => of_conversation((app, tenant), chat.chat()?, options, body),
         Named::Prompt(prompts) => {
             let length = (options.max_tokens(MAX_TOKENS, app.serving.model.context), None);
             let requests = Prompt::requests(&prompts.prompts()?, app, &options, length, body)?;
@@ -125,8 +128,14 @@ fn told_elsewhere(cache: CacheFields, app: &App) -> Result<Options> {
     Ok(options)
 }
 
-fn of_conversation(app: &App, chat: Chat, options: Options, body: &Body) -> Result<(Vec<Request>, Origin)> {
+fn of_conversation(
+    (app, tenant): (&App, &str),
+    mut chat: Chat,
+    options: Options,
+    body: &Body,
+) -> Result<(Vec<Request>, Origin)> {
     let kept_prefix = options.kept_prefix.clone();
+    settled::settle((app, tenant), &mut chat, options.settle, Learning::Off);
     let chat = ChatRequest::new(app, chat, options, None, body)?;
     let origin = Origin { messages: Some(chat.messages), kept_prefix, ..Origin::default() };
     Ok((vec![chat.request], origin))

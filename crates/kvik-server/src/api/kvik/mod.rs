@@ -12,7 +12,9 @@ mod named;
 mod prompt_answers;
 pub(crate) mod prompts;
 mod retention;
+mod running_answer;
 mod shelf;
+mod short_names;
 mod stats;
 mod tree;
 pub(crate) mod usage;
@@ -20,11 +22,14 @@ pub(crate) mod usage;
 use std::sync::Arc;
 
 use self::{
-    conversation_answers::{DeletedConversation, Export, ListedConversations, Said, ShownConversation},
+    conversation_answers::{
+        DeletedConversation, Export, ListedConversations, ReadConversation, ShownConversation,
+    },
     named::Named,
     prompts::Fields as KeptFields,
 };
 use super::{
+    openai::streams_chat,
     responses::items::{ITEM_PARAMETERS, InputItems},
     route::{Answer, Dialect, Errors, Route, answers, at, gives},
 };
@@ -90,6 +95,10 @@ fn shelf_routes() -> Vec<Route<Arc<Shelf>>> {
         at(&["/v1/shelf/load", "/models/load"]).post(shelf::load, load),
         at(&["/v1/shelf/unload", "/models/unload"]).post(shelf::unload, unload),
         at(&["/v1/shelf/reload"]).post(shelf::reload, reload),
+        at(&["/v1/shelf/short-names"]).get(
+            short_names::list,
+            gives::<short_names::ShortNames>("Lists models of the hub that have short names"),
+        ),
     ]
 }
 
@@ -121,7 +130,7 @@ fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
         at(&["/v1/conversations/{id}"])
             .get(
                 conversations::get,
-                gives::<ShownConversation<Said>>("Shows a conversation and what was said in it"),
+                gives::<ReadConversation>("Shows a conversation and what was said in it"),
             )
             .post(conversations::change, change.takes::<conversations::ChangeFields>())
             .delete(conversations::delete, gives::<DeletedConversation>("Deletes a conversation")),
@@ -132,7 +141,18 @@ fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
             .post(conversation_items::add, add),
         at(&["/v1/conversations/{id}/export"])
             .get(conversations::export, export.asks(&conversations::EXPORT_PARAMETERS)),
+        running_answer_route(),
     ]
+}
+
+fn running_answer_route() -> Route<Arc<Shelf>> {
+    let follow =
+        answers(Answer::Refusal, "Follows the answer that runs in a conversation, or ended a moment ago")
+            .asks(&running_answer::PARAMETERS);
+    let stop = gives::<running_answer::StoppedAnswer>("Stops the answer that runs in a conversation");
+    at(&["/v1/conversations/{id}/answer"])
+        .get(running_answer::follow, streams_chat(follow))
+        .delete(running_answer::stop, stop)
 }
 
 fn prompt_routes() -> Vec<Route> {

@@ -44,7 +44,7 @@ fn listing(losses: &MeasuredLosses) -> RetentionList {
 }
 
 fn measured(setting: &SettingLosses, loss: Loss) -> Measured {
-    let Loss { mean, worst, worst_task, cases } = loss;
+    let Loss { mean, worst, worst_task, cases, .. } = loss;
     Measured {
         policy: setting.retain.clone(),
         kv: setting.kv.clone(),
@@ -70,7 +70,7 @@ mod tests {
         let mut losses = MeasuredLosses::default();
         assert_eq!(value(&listing(&losses)), json!({"object": "retention", "measured": []}));
         for (retain, kept, percent) in [("snapkv:0.5", 0.5, 1.0), ("h2o:0.25", 0.25, 8.0)] {
-            let task = |percent| TaskLoss { percent, cases: 20, predicts: false };
+            let task = |percent| TaskLoss { percent, cases: 20, right: 20, predicts: false };
             let tasks =
                 [("needle".to_owned(), task(3.0 * percent)), ("recall".to_owned(), task(percent))].into();
             let (kv, retain, command) = ("q8".to_owned(), retain.to_owned(), String::new());

@@ -30,6 +30,8 @@ pub(super) struct ShownShelf {
     bytes: Option<u64>,
     /// Whether models can be fetched and removed while it runs: `kvik serve --shelf`.
     can_pull: bool,
+    /// The model that answers a request which names none; null without models.
+    default: Option<String>,
     models: Vec<ShownModel>,
 }
 
@@ -140,7 +142,13 @@ pub(super) async fn reload(
 
 fn shown(shelf: &Shelf, caller: &Caller) -> Json<ShownShelf> {
     let models = shelf.list(caller).into_iter().map(|listed| ShownModel::of(listed, caller)).collect();
-    Json(ShownShelf { object: ShelfWord, bytes: shelf.budget(), can_pull: shelf.can_pull(), models })
+    Json(ShownShelf {
+        object: ShelfWord,
+        bytes: shelf.budget(),
+        can_pull: shelf.can_pull(),
+        default: shelf.default_name(caller),
+        models,
+    })
 }
 
 impl ShownModel {

@@ -114,13 +114,11 @@ pub(crate) async fn route(State(app): State<Arc<App>>, Extension(caller): Extens
 /// Counts prompts when their answer ends. Generated tokens count at once if the engine's statistics are
 /// available.
 fn tokens(counts: &Counts, engine: Option<&EngineStats>) -> Tokens {
-    let Counts { prompt_tokens, cached_tokens, generated_tokens, .. } = *counts;
-    let Counts { host_tokens, disk_tokens, remote_tokens, .. } = *counts;
-    let ram = cached_tokens.saturating_sub(host_tokens + disk_tokens + remote_tokens);
+    let Counts { prompt_tokens, cached_tokens, loaded, generated_tokens, .. } = *counts;
     Tokens {
         prompt: prompt_tokens,
         cached: cached_tokens,
-        by_tier: ByTier::new(ram, disk_tokens).with(host_tokens, remote_tokens),
+        by_tier: ByTier::of(cached_tokens, loaded),
         generated: engine.map_or(generated_tokens, |engine| engine.counters.generated_tokens),
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     app::{
         generation::Answer,
         report::{
+            loops,
             trailer::{KvikReport, Trailer},
             usage::{Timings, Usage},
         },
@@ -228,7 +229,9 @@ impl LlamaAnswer {
                 (StopType::Word, self.echo.stop.get(i).cloned().unwrap_or_default())
             }
             Some(FinishReason::Length) => (StopType::Limit, String::new()),
-            Some(FinishReason::Eos | FinishReason::ConstraintDone) => (StopType::Eos, String::new()),
+            Some(FinishReason::Eos | FinishReason::ConstraintDone | FinishReason::Loop(_)) => {
+                (StopType::Eos, String::new())
+            }
             None => (StopType::None, String::new()),
         };
         let predicted = match self.choices_per_prompt {
@@ -300,6 +303,7 @@ impl Answer for LlamaAnswer {
             Event::Finished { choice, reason } => {
                 let index = index(choice);
                 self.results[index].finish = Some(reason);
+                loops::cut(&mut self.results[index].content, reason);
                 if let Some(slot) = &self.echo.slot {
                     slot.ended(&self.results[index].tokens);
                 }

@@ -31,7 +31,8 @@ pub(super) fn dialect() -> Dialect {
         gives::<tokens::WrittenPrompt>("Writes the prompt of a conversation").takes::<ConversationFields>();
     let adapters = gives::<Vec<lora::Adapter>>("Lists the adapters and the scales that apply to all");
     let set_adapters = gives::<lora::Success>("Sets the scales that apply to all").takes::<lora::UsualList>();
-    let props = gives::<props::Props>("Shows the model and the defaults");
+    let props = gives::<props::Props>("Shows the model and the defaults")
+        .asks(&[("model", "The name of the model, under which a client may be told another window.")]);
     let change = answers(Answer::Refusal, "Refused: properties are set by flags").takes::<slots::Unread>();
     let slots = gives::<Vec<slots::Slot>>("Shows how many requests run")
         .asks(&[("fail_on_no_slot", "Answer 503 where none is free.")]);

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, Json, extract::State};
+use axum::{
+    Extension, Json,
+    extract::{Query, State},
+};
 use kvik_cache::Token;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{completion::LlamaServer, settings::Settings};
@@ -50,10 +53,18 @@ struct Modalities {
     audio: bool,
 }
 
+/// The query of `GET /props`.
+#[derive(Debug, Deserialize)]
+pub(super) struct PropsQuery {
+    #[serde(default)]
+    model: String,
+}
+
 /// `GET /props`: the data that llama-server's clients request when they start.
 pub(super) async fn route(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
+    Query(asked): Query<PropsQuery>,
 ) -> Result<Json<Props>> {
     let model = &app.serving.model;
     let tokenizer = &app.serving.texts.tokenizer;
@@ -66,7 +77,7 @@ pub(super) async fn route(
     let max_tokens = options.max_tokens(model.context, model.context);
     Ok(Json(Props {
         default_generation_settings: DefaultSettings {
-            n_ctx: model.context,
+            n_ctx: app.token_scale_under(&asked.model).told(model.context),
             params: Settings::of(&options, max_tokens, 0, false, tokenizer),
         },
         sampling_defaults: SamplingInForce::of(&app.sampling()),

@@ -14,7 +14,10 @@ use crate::{
     },
     app::{
         generation::Answer,
-        report::trailer::{KvikReport, Trailer},
+        report::{
+            token_scale::TokenScale,
+            trailer::{KvikReport, Trailer},
+        },
         wire::Wire,
     },
     clock::now_rfc3339,
@@ -253,7 +256,7 @@ impl OllamaAnswer {
             done: true,
             done_reason: Some(if is_full { DoneReason::Length } else { DoneReason::Stop }),
             context: self.context.clone().filter(|_| self.form == Form::Generate),
-            times: Some(Times::of(&trailer.total())),
+            times: Some(Times::of(&trailer.total(), trailer.scale())),
             kvik: Some(trailer.kvik(0)),
             logprobs,
         };
@@ -262,6 +265,7 @@ impl OllamaAnswer {
 }
 
 impl Answer for OllamaAnswer {
+    const THOUGHTS_RETURN: bool = true;
     const WIRE: Wire = Wire::Lines;
 
     fn take(&mut self, _prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
@@ -269,7 +273,7 @@ impl Answer for OllamaAnswer {
             Event::Text { text, tokens, .. } => self.text(&text, &tokens, frames),
             Event::Finished { reason, .. } => {
                 self.finish = Some(reason);
-                let mut rest = self.said(Reply::finish);
+                let mut rest = self.said(|reply| reply.finish(reason));
                 rest.extend(self.calls(self.reply.calls.len()));
                 self.lines(rest, None, frames);
             }
@@ -308,14 +312,16 @@ impl Call {
 }
 
 impl Times {
-    fn of(report: &Report) -> Times {
+    /// The times of an answer, and its token counts in the scale of its client.
+    fn of(report: &Report, scale: TokenScale) -> Times {
+        let prompt = report.prompt_tokens;
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Times {
             total_duration: nanos(report.queued + report.prefill + report.decode),
             load_duration: 0,
-            prompt_eval_count: report.prompt_tokens,
+            prompt_eval_count: scale.told(prompt),
             prompt_eval_duration: nanos(report.prefill),
-            eval_count: report.generated_tokens,
+            eval_count: scale.between(prompt, prompt + report.generated_tokens),
             eval_duration: nanos(report.decode),
         }
     }

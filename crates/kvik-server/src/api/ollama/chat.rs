@@ -22,6 +22,7 @@ use crate::{
         request::{
             cache::CacheFields,
             conversation::told,
+            defaults::RequestDefaults,
             parts::{FromBody, Part},
         },
     },
@@ -77,9 +78,10 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer
     let Json(messages) = chat.messages.unwrap_or(Json(Value::Array(Vec::new())));
     let tools = messages::tools(chat.tools.as_ref().map(|Json(tools)| tools))?;
     let chat = told(messages::told(&messages)?, tools, head.thinking()?, Map::new());
+    let defaults = RequestDefaults::of_chat(app, &chat);
     let turn = ChatTurn {
         chat: chat.continuing(),
-        options: head.options(app, cache)?,
+        options: head.options(app, &defaults, cache)?,
         logprobs: head.logprobs()?,
         compacted: Compacted::default(),
         id: format!("ollama-{:016x}", random()),

@@ -118,7 +118,7 @@ fn read(app: &App, body: &Body, field: &'static str) -> Result<(Vec<Request>, Op
     let texts = if field == "input" { fields.input } else { fields.prompt };
     let missing = || ApiError::field(field, format!("`{field}` is missing"));
     let texts = texts.ok_or_else(missing)?.list(field, INPUTS_MAX)?;
-    let treatment = Treatment::of(cache)?;
+    let treatment = Treatment::of(app, body, cache)?;
     let wants = Wants::Embedding(app.serving.embedder.pooling);
     let tokens = encode(app, body, field, &texts)?;
     let requests = tokens.into_iter().map(|tokens| treatment.request(tokens, wants.clone())).collect();

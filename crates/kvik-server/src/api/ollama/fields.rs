@@ -6,17 +6,20 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::{
-    api::request::{
-        bounds::Bounds,
-        cache::CacheFields,
-        constraint::read_schema,
-        conversation::{Effort, Thinking},
-        defaults::RequestDefaults,
-        generation::{LOGPROBS_MAX, Manner, Options, stop_strings},
-        number::{AnyTemperature, Fraction, Whole},
-        parts::Part,
-        place::Place,
-        sampling::SamplingFields,
+    api::{
+        logprobs::likeliest,
+        request::{
+            bounds::Bounds,
+            cache::CacheFields,
+            constraint::read_schema,
+            conversation::{Effort, Thinking},
+            defaults::RequestDefaults,
+            generation::{LOGPROBS_MAX, Manner, Options, stop_strings},
+            number::{AnyTemperature, Fraction, Whole},
+            parts::Part,
+            place::Place,
+            sampling::SamplingFields,
+        },
     },
     app::state::App,
     described::JsonSchema,
@@ -85,8 +88,13 @@ struct OwnOptions {
 }
 
 impl HeadFields {
-    /// Returns how to continue the prompt.
-    pub(super) fn options(&self, app: &App, cache: CacheFields) -> Result<Options> {
+    /// Returns how to continue the prompt, with `defaults` of what is missing.
+    pub(super) fn options(
+        &self,
+        app: &App,
+        defaults: &RequestDefaults,
+        cache: CacheFields,
+    ) -> Result<Options> {
         let nothing = Json(Value::Object(Map::new()));
         let given = self.options.as_ref().unwrap_or(&nothing);
         if !given.0.is_object() {
@@ -98,7 +106,7 @@ impl HeadFields {
         let encode = |text: &str| app.serving.texts.tokenizer.encode(text, false, true);
         let mut schema_notes = Vec::new();
         let manner = Manner {
-            sampling: sampling.sampling::<Ollama>(&RequestDefaults::of(app), &encode)?,
+            sampling: sampling.sampling::<Ollama>(defaults, &encode)?,
             stop: stop_strings("options.stop", own.stop.unwrap_or_default(), STOP_STRINGS_MAX)?,
             length: own.num_predict.map(Whole::get),
             keep: cache.keep()?,
@@ -110,11 +118,7 @@ impl HeadFields {
 
     /// Returns the number of likeliest tokens to report log-probabilities of.
     pub(super) fn logprobs(&self) -> Result<Option<usize>> {
-        let top = self.top_logprobs.and_then(Whole::count).unwrap_or(0);
-        if top > 0 && !self.logprobs {
-            return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
-        }
-        Ok(self.logprobs.then_some(top))
+        likeliest(self.logprobs, self.top_logprobs)
     }
 
     fn constraint(&self, notes: &mut Vec<String>) -> Result<Option<Constraint>> {

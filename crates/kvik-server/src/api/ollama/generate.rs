@@ -9,6 +9,7 @@ use axum::{
 };
 use kvik_cache::Token;
 use kvik_engine::api::Request;
+use kvik_session::Chat;
 use kvik_text::tools::Tools;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -25,6 +26,8 @@ use crate::{
         request::{
             cache::CacheFields,
             conversation::{ChatRequest, told},
+            defaults::RequestDefaults,
+            fill::{Fill, Marks},
             generation::Options,
             number::TokenId,
             parts::{FromBody, Part},
@@ -58,7 +61,7 @@ pub(super) struct GenerateFields {
     raw: bool,
     /// The `context` of an earlier answer, which this one goes on from.
     context: Option<Vec<TokenId>>,
-    /// Refused where it says something: kvik does not fill in the middle here.
+    /// What stands after the middle that is wanted, with the prompt before it; for models with tokens for it.
     suffix: Option<String>,
     /// Refused where it says something: the model's own is used.
     template: Option<String>,
@@ -73,7 +76,7 @@ impl Part for GenerateFields {}
 pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
     if !body.is_large() {
         let fields: GenerateFields = body.parse()?.read()?;
-        if fields.prompt.is_empty() {
+        if fields.prompt.is_empty() && fields.suffix().is_none() {
             return Ok(Answered(Form::Generate.loaded(&app.serving.model.name)).into_response());
         }
     }
@@ -84,20 +87,25 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
     let (head, cache, fields) = Fields::from_body(body)?;
     app.accept_model(&head.model)?;
     fields.refuse()?;
-    let options = head.options(app, cache)?;
+    let chat = if fields.continues() { None } else { Some(fields.chat(&head)?) };
+    let of_chat = |chat| RequestDefaults::of_chat(app, chat);
+    let defaults = chat.as_ref().map_or_else(|| RequestDefaults::of(app), of_chat);
+    let options = head.options(app, &defaults, cache)?;
     options.check_memory()?;
     let (logprobs, choices) = (head.logprobs()?, options.choices);
     let (schema_notes, kept_prefix) = (options.schema_notes.clone(), options.kept_prefix.clone());
-    let prompt = if fields.raw {
-        fields.raw_prompt(app, &options, logprobs)?
-    } else {
-        fields.asked(app, &head, options, logprobs, body)?
+    let prompt = match chat {
+        None => match fields.suffix() {
+            Some(after) => fields.filling(after, app, &options, logprobs, body)?,
+            None => fields.raw_prompt(app, &options, logprobs)?,
+        },
+        Some(chat) => fields.asked(ChatRequest::new(app, chat, options, logprobs, body)?),
     };
     app.check_tokens(&prompt.request.prompt)?;
     let worded = Worded { reading: prompt.reading, item: None, logprobs: logprobs.is_some(), choices };
     let model = app.serving.model.name.clone();
     let answer = OllamaAnswer::new(Form::Generate, model, worded);
-    let answer = if fields.raw { answer } else { answer.behind(&prompt.request.prompt) };
+    let answer = if fields.continues() { answer } else { answer.behind(&prompt.request.prompt) };
     let origin = Origin { messages: prompt.messages, schema_notes, kept_prefix, ..Origin::default() };
     Ok(Prepared { requests: vec![prompt.request], origin, answer, stream: head.stream })
 }
@@ -109,27 +117,49 @@ struct Asked {
     messages: Option<Value>,
 }
 
+impl Asked {
+    /// A text without messages.
+    fn plain(request: Request) -> Asked {
+        Asked { request, reading: Reading::Plain, messages: None }
+    }
+}
+
 impl GenerateFields {
     /// Refuses fields that would change the answer and are not supported, instead of ignoring them.
     fn refuse(&self) -> Result<()> {
-        let says = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        let refused = |field: &str, text: &str| Err(ApiError::field(field, format!("`{field}` {text}")));
-        if says(&self.suffix) {
-            return refused(
-                "suffix",
-                "is not supported here; send `input_prefix` and `input_suffix` to /infill",
-            );
-        }
-        if says(&self.template) {
-            return refused(
-                "template",
-                "is not supported; start kvik with --chat-template FILE, or send `raw`",
-            );
+        if self.template.as_ref().is_some_and(|template| !template.is_empty()) {
+            let message = "`template` is not supported; start kvik with --chat-template FILE, or send `raw`";
+            return Err(ApiError::field("template", message));
         }
         match &self.images {
             Some(Json(images)) => refuse_images(&Place::new("", &json!({"images": images}))),
             None => Ok(()),
         }
+    }
+
+    /// Whether the answer goes on with the prompt, or stands behind it in a text: no template is put around it.
+    fn continues(&self) -> bool {
+        self.raw || self.suffix().is_some()
+    }
+
+    fn suffix(&self) -> Option<&str> {
+        self.suffix.as_deref().filter(|suffix| !suffix.is_empty())
+    }
+
+    /// Asks for the middle between the prompt and the suffix.
+    fn filling(
+        &self,
+        after: &str,
+        app: &App,
+        options: &Options,
+        logprobs: Option<usize>,
+        body: &Body,
+    ) -> Result<Asked> {
+        let context = app.serving.model.context;
+        let max_tokens = options.max_tokens(context, context);
+        let fill = Fill { before: &self.prompt, begin: "", after, chunks: &[] };
+        let prompt = Marks::of(app)?.prompt(app, &fill, max_tokens, body)?.encode(app)?;
+        Ok(Asked::plain(options.request(prompt, max_tokens, logprobs)))
     }
 
     /// Uses the prompt as it is, without a template.
@@ -140,31 +170,26 @@ impl GenerateFields {
         tokens.extend(app.serving.texts.tokenizer.encode(&self.prompt, begins, true));
         let context = app.serving.model.context;
         let request = options.request(tokens, options.max_tokens(context, context), logprobs);
-        Ok(Asked { request, reading: Reading::Plain, messages: None })
+        Ok(Asked::plain(request))
     }
 
-    /// Formats the prompt as a question, after the tokens of the earlier conversation.
-    fn asked(
-        &self,
-        app: &App,
-        head: &HeadFields,
-        options: Options,
-        logprobs: Option<usize>,
-        body: &Body,
-    ) -> Result<Asked> {
+    /// The prompt as a question, behind the system message.
+    fn chat(&self, head: &HeadFields) -> Result<Chat> {
         let mut messages = Vec::new();
         if !self.system.is_empty() {
             messages.push(json!({"role": "system", "content": self.system}));
         }
         messages.push(json!({"role": "user", "content": self.prompt}));
-        let messages = Value::Array(messages);
-        let chat = told(messages, Tools::none(), head.thinking()?, Map::new());
-        let chat = ChatRequest::new(app, chat, options, logprobs, body)?;
+        Ok(told(Value::Array(messages), Tools::none(), head.thinking()?, Map::new()))
+    }
+
+    /// The question after the tokens of the earlier conversation.
+    fn asked(&self, chat: ChatRequest) -> Asked {
         let (mut request, mut before) = (chat.request, self.before());
         let messages = before.is_empty().then_some(chat.messages);
         before.append(&mut request.prompt);
         request.prompt = before;
-        Ok(Asked { request, reading: chat.reading, messages })
+        Asked { request, reading: chat.reading, messages }
     }
 
     /// Returns the tokens of the earlier conversation.

@@ -173,7 +173,7 @@ pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Res
         parameters: parameters(&described.sampling),
         template,
         details: details_of(described.family.clone()),
-        model_info: model_info(&described),
+        model_info: model_info(&described, &name),
         capabilities,
         modified_at: rfc3339(modified_s, 0),
         sampling_defaults: SamplingInForce::of(&described.sampling),
@@ -194,12 +194,12 @@ fn parameters(sampling: &SamplingDefaults) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn model_info(described: &Described) -> Map<String, Value> {
-    let Described { own_name, family, context, vocabulary, .. } = described;
+fn model_info(described: &Described, name: &str) -> Map<String, Value> {
+    let Described { own_name, family, vocabulary, .. } = described;
     Map::from_iter([
         ("general.architecture".to_owned(), json!(family)),
         ("general.basename".to_owned(), json!(own_name)),
-        (format!("{family}.context_length"), json!(context)),
+        (format!("{family}.context_length"), json!(described.context_under(name))),
         ("tokenizer.ggml.vocab_size".to_owned(), json!(vocabulary)),
     ])
 }

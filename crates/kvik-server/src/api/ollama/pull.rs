@@ -30,7 +30,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "OllamaPull")]
 pub(super) struct Fields {
-    /// `hf.co/OWNER/REPO`, with `:Q4_K_M` or `:FILE` behind it.
+    /// A short name, or `hf.co/OWNER/REPO` with `:Q4_K_M` or `:FILE` behind it.
     #[serde(default)]
     model: String,
     /// The same, as older clients write it.

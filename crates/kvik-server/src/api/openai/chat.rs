@@ -12,12 +12,14 @@ use super::{
 use crate::{
     api::{
         chat::{ChatTurn, Compacted},
+        logprobs::likeliest,
         request::{
             bounds::Usual,
             compaction::ContextFields,
             conversation::ConversationFields,
             defaults::RequestDefaults,
             generation::{GenerationFields, LOGPROBS_MAX},
+            hints::Hints,
             number::Whole,
             parts::{FromBody, Part},
         },
@@ -66,26 +68,17 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
         usage: head.include_usage(),
         progress: (head.stream && fields.return_progress).then(Instant::now),
     };
+    let chat = conversation.chat()?;
+    let generation = generation.hinted(Hints::in_messages(chat.messages()));
+    let defaults = RequestDefaults::of_chat(app, &chat);
     let turn = ChatTurn {
-        chat: conversation.chat()?,
-        options: generation.options(&RequestDefaults::of(app), &encode, &app.serving.retaining)?,
-        logprobs: fields.logprobs()?,
+        chat,
+        options: generation.options(&defaults, &encode, &app.serving.retaining)?,
+        logprobs: likeliest(fields.logprobs, fields.top_logprobs)?,
         compacted,
         id: name.id.clone(),
         stream: head.stream,
         compared_with: head.compared_with(),
     };
     turn.prepare(app, caller, body, |worded| ChatAnswer::new(name, worded, shows))
-}
-
-impl ChatFields {
-    /// Returns the number of alternatives: `logprobs` requests log-probabilities, `top_logprobs` sets their
-    /// number.
-    fn logprobs(&self) -> Result<Option<usize>> {
-        let top = self.top_logprobs.and_then(Whole::count).unwrap_or(0);
-        if top > 0 && !self.logprobs {
-            return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
-        }
-        Ok(self.logprobs.then_some(top))
-    }
 }

@@ -186,9 +186,11 @@ impl ChatAnswer {
 
     fn finished(&mut self, choice: u32, reason: FinishReason, frames: &mut Vec<Value>) {
         let Some(state) = self.choices.get_mut(choice as usize) else { return };
-        let mut rest = worded(state.reply.finish());
+        let mut rest = worded(state.reply.finish(reason));
         let reason = match reason {
             FinishReason::Length => ChatFinish::Length,
+            // The last call may be incomplete.
+            FinishReason::Loop(_) => ChatFinish::Stop,
             _ if !state.reply.calls.is_empty() => ChatFinish::ToolCalls,
             _ => ChatFinish::Stop,
         };
@@ -239,7 +241,7 @@ impl ChatAnswer {
 
     /// Returns the usage, including the tokens of reasoning.
     fn usage(&self, trailer: &Trailer) -> Usage {
-        trailer.usage().with_thoughts(self.choices.iter().map(|choice| choice.reply.reasoning_tokens).sum())
+        trailer.usage_with_thoughts(self.choices.iter().map(|choice| choice.reply.reasoning_tokens).sum())
     }
 }
 

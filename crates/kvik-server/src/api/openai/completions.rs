@@ -13,6 +13,7 @@ use crate::{
     api::request::{
         bounds::Usual,
         defaults::RequestDefaults,
+        fill::{Fill, Marks},
         generation::{GenerationFields, Options, logprobs},
         number::Whole,
         parts::{FromBody, Part},
@@ -48,8 +49,7 @@ pub(super) struct CompletionFields {
     /// Begin the answer with the prompt; not together with `logprobs`.
     #[serde(default)]
     echo: bool,
-    /// Refused: kvik does not fill in the middle.
-    #[schemars(extend("deprecated" = true))]
+    /// What stands after the middle that is wanted, with a prompt of text before it; for models with tokens for it.
     suffix: Option<String>,
     /// Refused where it is not `n`: ask for `n` answers and choose yourself.
     #[schemars(extend("deprecated" = true))]
@@ -80,7 +80,9 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
     fields.refuse(&options)?;
     options.check_memory()?;
 
-    let requests = Prompt::requests(&prompts, app, &options, (max_tokens, logprobs), body)?;
+    let filling = fields.filling(&prompts, app, max_tokens, body)?;
+    let asked = filling.as_deref().unwrap_or(&prompts);
+    let requests = Prompt::requests(asked, app, &options, (max_tokens, logprobs), body)?;
     let choices = options.choices as usize;
     let echoes = match fields.echo {
         true => Prompt::texts(&prompts, tokenizer, choices, "echo")?,
@@ -88,7 +90,7 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
     };
     let name = Head::new(app, "cmpl");
     // Only the text decides the prompt, so its tokens show every change.
-    let messages = prompts.iter().map(|prompt| app.answered.hash(prompt)).collect();
+    let messages = asked.iter().map(|prompt| app.answered.hash(prompt)).collect();
     let parts = Parts { model: app.answered.hash(&name.model), messages, ..Parts::default() };
     let comparable = Some(Comparable { id: name.id.clone(), parts, with: head.compared_with() });
     let answer = TextAnswer::new(name, echoes, choices, logprobs.is_some(), include_usage);
@@ -98,12 +100,29 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
 }
 
 impl CompletionFields {
+    /// Returns the prompts that ask for the middle between each of `prompts` and the suffix; none without one.
+    fn filling(
+        &self,
+        prompts: &[Prompt],
+        app: &App,
+        max_tokens: usize,
+        body: &Body,
+    ) -> Result<Option<Vec<Prompt>>> {
+        let Some(after) = self.suffix.as_deref().filter(|suffix| !suffix.is_empty()) else { return Ok(None) };
+        let marks = Marks::of(app)?;
+        let fill = |prompt: &Prompt| {
+            let before = prompt.text_alone().ok_or_else(|| {
+                ApiError::field("suffix", "`suffix` goes with a prompt of text, not of token ids")
+            })?;
+            let fill = Fill { before, begin: "", after, chunks: &[] };
+            marks.prompt(app, &fill, max_tokens, body)
+        };
+        prompts.iter().map(fill).collect::<Result<_>>().map(Some)
+    }
+
     /// Refuses fields that would change the answer and are not supported, instead of ignoring them.
     fn refuse(&self, options: &Options) -> Result<()> {
         let refused = |field: &str, text: &str| Err(ApiError::field(field, format!("`{field}` {text}")));
-        if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
-            return refused("suffix", "is not supported: kvik does not fill in the middle");
-        }
         if self.best_of.is_some_and(|best| best.get() != i64::from(options.choices)) {
             return refused("best_of", "is not supported; ask for `n` answers and choose yourself");
         }

@@ -43,7 +43,7 @@ pub(super) async fn route(
         app.accept_model(&head.model)?;
         let prompt = chat_text::render(&app.serving, &conversation.chat()?)?;
         let tokens = app.serving.texts.encode_rendered(&prompt).len();
-        Ok(Json(CountedTokens::new(tokens)))
+        Ok(Json(CountedTokens::new(app.token_scale(body).told(tokens))))
     })
     .await
 }

@@ -97,10 +97,12 @@ pub(super) async fn list(
     Json(Models { object: List, data: shelf.list(&caller).into_iter().flat_map(of).collect() })
 }
 
-/// Lists a loaded model and its adapters.
+/// Lists a loaded model, its adapters, and the names under which clients are told another window.
 fn with_adapters<'a>(app: &'a App, caller: &'a Caller) -> impl Iterator<Item = Model> + 'a {
     let adapters = app.serving.lora.cards().iter().map(|adapter| adapter_card(app, caller, adapter));
-    std::iter::once(card(app)).chain(adapters)
+    let name = &app.serving.model.name;
+    let told = app.config.told_windows.iter().filter(move |told| told.name != *name);
+    std::iter::once(card(app, name)).chain(adapters).chain(told.map(|told| card(app, &told.name)))
 }
 
 /// Describes a model that is not loaded.
@@ -132,7 +134,8 @@ pub(super) async fn get(
     app.check_model(&id)?;
     let lora = &app.serving.lora;
     let adapter = lora.find(&id).map(|number| adapter_card(app, &caller, &lora.cards()[number]));
-    Ok(Json(adapter.unwrap_or_else(|| card(app))))
+    let name = app.told_window(&id).map_or(&app.serving.model.name, |told| &told.name);
+    Ok(Json(adapter.unwrap_or_else(|| card(app, name))))
 }
 
 /// Describes an adapter as a model whose parent is the base model.
@@ -150,17 +153,18 @@ fn adapter_card(app: &App, caller: &Caller, adapter: &LoraCard) -> Model {
     }
 }
 
-fn card(app: &App) -> Model {
+/// Describes a model under one of its names, with the window that clients are told under it.
+fn card(app: &App, name: &str) -> Model {
     let model = &app.serving.model;
     Model {
-        id: model.name.clone(),
+        id: name.to_owned(),
         object: ModelWord,
         created: model.loaded,
         owned_by: Kvik,
         root: None,
         parent: None,
         meta: Some(Meta {
-            n_ctx: model.context,
+            n_ctx: app.token_scale_under(name).told(model.context),
             n_vocab: app.serving.texts.tokenizer.vocab_len(),
             size: model.bytes,
         }),

@@ -9,7 +9,11 @@ use serde_json::{Map, Value, json};
 use super::head::{Completion, FrameEnd, Head, WholeEnd};
 use crate::{
     api::logprobs::finite,
-    app::{generation::Answer, report::trailer::Trailer, wire::Wire},
+    app::{
+        generation::Answer,
+        report::{loops, trailer::Trailer},
+        wire::Wire,
+    },
     described::JsonSchema,
     http::answer::{value, words, written},
 };
@@ -134,6 +138,7 @@ impl TextAnswer {
 
     fn finished(&mut self, index: usize, reason: FinishReason, frames: &mut Vec<Value>) {
         let Some(choice) = self.choices.get_mut(index) else { return };
+        loops::cut(&mut choice.text, reason);
         let reason = if reason == FinishReason::Length { TextFinish::Length } else { TextFinish::Stop };
         choice.finish = Some(reason);
         let end = self.chunk(index, "", None, Some(reason));

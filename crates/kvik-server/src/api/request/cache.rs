@@ -50,6 +50,16 @@ struct KvikFields {
     /// The name or id of a conversation that the server keeps: the messages of the request are what is new in it. A name
     /// that none has begins one.
     conversation: Option<String>,
+    /// With `conversation` and `stream`: the answer goes on when the client leaves, and
+    /// `GET /v1/conversations/{id}/answer` follows it.
+    #[serde(default)]
+    resume: bool,
+    /// End an answer that only repeats itself: its `finish_reason` is then `stop`, and `kvik.loop` says where it began.
+    #[serde(default)]
+    stop_loops: bool,
+    /// Move what changes between the requests of a client from the system message behind what is said before the first
+    /// answer: `kvik.settled` shows it. The server's `--settle-prompts` when absent.
+    settle: Option<bool>,
 }
 
 /// Whether the cache takes part.
@@ -79,6 +89,12 @@ pub(crate) struct Keep {
     pub(crate) memory: Option<bool>,
     /// The stored conversation that the messages continue.
     pub(crate) conversation: Option<String>,
+    /// Whether the answer goes on without its client.
+    pub(crate) resume: bool,
+    /// Whether an answer that repeats itself ends.
+    pub(crate) stop_loops: bool,
+    /// Whether the prompt is settled, if the request sets it.
+    pub(crate) settle: Option<bool>,
 }
 
 impl CacheFields {
@@ -95,6 +111,7 @@ impl CacheFields {
         let lifetime = Lifetime {
             ttl: own.ttl_s.map(|ttl| Duration::from_secs_f64(ttl.into())),
             priority: own.priority.map_or(0, |Priority(priority)| priority),
+            raised: None,
             pin: own.pin,
         };
         let reuse = shared.or(self.cache_prompt).unwrap_or(true);
@@ -120,8 +137,23 @@ impl CacheFields {
             let message = "`kvik.conversation` is written down, and this request is to leave nothing behind; leave one of them out";
             return Err(ApiError::field("kvik.cache", message));
         }
-        let (memory, conversation) = (own.memory, own.conversation);
-        Ok(Keep { reuse, lifetime, retain, show_kept, kept_prefix, memory, conversation })
+        if own.resume && own.conversation.is_none() {
+            let message = "`kvik.resume` is for answers of conversations that the server keeps; send `kvik.conversation` too";
+            return Err(ApiError::field("kvik.resume", message));
+        }
+        let KvikFields { memory, conversation, resume, stop_loops, settle, .. } = own;
+        Ok(Keep {
+            reuse,
+            lifetime,
+            retain,
+            show_kept,
+            kept_prefix,
+            memory,
+            conversation,
+            resume,
+            stop_loops,
+            settle,
+        })
     }
 }
 
@@ -228,6 +260,9 @@ mod tests {
             kept_prefix: None,
             memory: None,
             conversation: None,
+            resume: false,
+            stop_loops: false,
+            settle: None,
         };
         let check = |body: Value, expect: Keep| assert_eq!(read(body.clone()), Ok(expect), "{body}");
         check(json!({}), shared.clone());
@@ -255,6 +290,8 @@ mod tests {
         check(json!({"kvik": {"retain": "snapkv:0.5"}}), retain("snapkv:0.5"));
         check(json!({"kvik": {"retain": {"policy": "snapkv", "keep": 0.5}}}), retain("snapkv:0.5"));
         check(json!({"kvik": {"retain": null}}), shared.clone());
+        check(json!({"kvik": {"stop_loops": true}}), Keep { stop_loops: true, ..shared.clone() });
+        check(json!({"kvik": {"settle": false}}), Keep { settle: Some(false), ..shared.clone() });
         for (asked, priority) in
             [(json!(-100), -100), (json!(7.0), 7), (json!("low"), -50), (json!("high"), 50), (json!(null), 0)]
         {
@@ -280,6 +317,8 @@ mod tests {
         check(json!({"kvik": {"priority": 0.5}}), "kvik.priority");
         check(json!({"kvik": {"priority": "urgent"}}), "kvik.priority");
         check(json!({"kvik": {"pin": 1}}), "kvik.pin");
+        check(json!({"kvik": {"resume": true}}), "kvik.resume");
+        check(json!({"kvik": {"stop_loops": "yes"}}), "kvik.stop_loops");
         check(json!({"kvik": {"pin": true, "cache": "private"}}), "kvik.pin");
         check(json!({"cache_prompt": false, "kvik": {"pin": true}}), "kvik.pin");
         check(json!({"kvik": {"cache": "public"}}), "kvik.cache");

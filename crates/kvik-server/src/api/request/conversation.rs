@@ -171,7 +171,7 @@ impl ChatRequest {
         let context = app.serving.model.context;
         let request = options.request(tokens, options.max_tokens(context, context), logprobs);
         Ok(ChatRequest {
-            request: Request { show, ..request },
+            request: Request { show, prompt_is_text: true, ..request },
             reading,
             parts,
             messages: chat.messages,

@@ -5,6 +5,7 @@
 use kvik_engine::api::Sampling;
 use kvik_memory::random::random;
 use kvik_model::load::SamplingDefaults;
+use kvik_session::Chat;
 
 use crate::app::state::App;
 
@@ -15,7 +16,7 @@ const SEED_BITS: u64 = (1 << 53) - 1;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RequestDefaults {
     /// Settings of the sampler.
-    pub(super) sampling: SamplingDefaults,
+    pub(crate) sampling: SamplingDefaults,
     /// Seed; random with `None`.
     pub(super) seed: Option<u64>,
     /// Maximum tokens of an answer; the dialect's with `None`.
@@ -27,6 +28,13 @@ impl RequestDefaults {
     pub(crate) fn of(app: &App) -> RequestDefaults {
         let flags = &app.config.sampling;
         RequestDefaults { sampling: app.sampling(), seed: flags.seed(), max_tokens: flags.max_tokens() }
+    }
+
+    /// Values of a server for the answer to a chat, which may switch thinking off.
+    pub(crate) fn of_chat(app: &App, chat: &Chat) -> RequestDefaults {
+        let usual = RequestDefaults::of(app);
+        let sampling = usual.sampling.for_thinking(app.serving.texts.thinks(chat));
+        RequestDefaults { sampling, ..usual }
     }
 
     /// The sampling of a request that sets nothing.

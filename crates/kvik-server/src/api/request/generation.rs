@@ -16,6 +16,7 @@ use super::{
     cache::{CacheFields, Keep, RETAIN},
     constraint::ConstraintFields,
     defaults::RequestDefaults,
+    hints::Hints,
     number::Whole,
     parts::{FromBody, Part},
     retain::refused,
@@ -50,6 +51,7 @@ pub(crate) struct GenerationFields<B: Bounds> {
     end: EndFields,
     constraint: ConstraintFields,
     cache: CacheFields,
+    hints: Hints,
 }
 
 impl<B: Bounds> FromBody for GenerationFields<B> {
@@ -57,6 +59,7 @@ impl<B: Bounds> FromBody for GenerationFields<B> {
         body.read::<UnsupportedGenerating>()?;
         Ok(GenerationFields {
             cache: body.read()?,
+            hints: Hints::from_body(body)?,
             sampling: body.read()?,
             end: body.read()?,
             constraint: body.read()?,
@@ -72,6 +75,7 @@ impl<B: Bounds> FromBody for GenerationFields<B> {
         EndFields::describe(generator, schema);
         ConstraintFields::describe(generator, schema);
         CacheFields::describe(generator, schema);
+        Hints::describe(generator, schema);
         UnsupportedGenerating::describe(generator, schema);
         LoraFields::describe(generator, schema);
         schema["properties"]["n"]["default"] = serde_json::json!(1);
@@ -216,12 +220,25 @@ pub(crate) struct Options {
     pub(crate) memory: Option<bool>,
     /// The conversation that the messages continue, by name or id.
     pub(crate) conversation: Option<String>,
+    /// Whether the answer goes on without its client.
+    pub(crate) resume: bool,
+    /// Whether an answer that repeats itself ends.
+    stop_loops: bool,
+    /// Whether the prompt is settled, if the request sets it.
+    pub(crate) settle: Option<bool>,
+    /// Whether the next turn is expected, if the client says so.
+    pub(crate) next_turn: Option<bool>,
     pub(crate) constraint: Option<Constraint>,
     /// Schema features that are not enforced, with the reasons.
     pub(crate) schema_notes: Vec<String>,
 }
 
 impl<B: Bounds> GenerationFields<B> {
+    /// Adds hints that the body has elsewhere.
+    pub(crate) fn hinted(self, more: Hints) -> Self {
+        GenerationFields { hints: self.hints.and(more), ..self }
+    }
+
     /// Combines the fields, with the server's values of those that are missing and its retention settings; `encode`
     /// tokenizes a text, for biases that name one.
     pub(crate) fn options(
@@ -232,15 +249,17 @@ impl<B: Bounds> GenerationFields<B> {
     ) -> Result<Options> {
         let end = self.end;
         let mut schema_notes = Vec::new();
+        let mut keep = self.cache.keep()?;
+        keep.lifetime = self.hints.lifetime(keep.lifetime);
         let manner = Manner {
             sampling: self.sampling.sampling::<B>(defaults, encode)?,
             length: end.length(defaults.max_tokens),
             stop: end.stop.unwrap_or_default().texts(B::STOP_STRINGS_MAX)?,
-            keep: self.cache.keep()?,
+            keep,
             constraint: self.constraint.constraint(&mut schema_notes)?,
             schema_notes,
         };
-        let options = Options::of(manner, retaining)?;
+        let options = Options { next_turn: self.hints.next_turn, ..Options::of(manner, retaining)? };
         Ok(Options { ignore_eos: end.ignore_eos, choices: end.n.map_or(1, |n| n.get() as u32), ..options })
     }
 }
@@ -261,7 +280,18 @@ impl Options {
     /// Returns the options for one answer, with the server's retention settings.
     pub(crate) fn of(manner: Manner, retaining: &Retaining) -> Result<Options> {
         let Manner { sampling, stop, length, keep, constraint, schema_notes } = manner;
-        let Keep { reuse, lifetime, retain, show_kept, kept_prefix, memory, conversation } = keep;
+        let Keep {
+            reuse,
+            lifetime,
+            retain,
+            show_kept,
+            kept_prefix,
+            memory,
+            conversation,
+            resume,
+            stop_loops,
+            settle,
+        } = keep;
         Ok(Options {
             sampling,
             stop,
@@ -275,6 +305,10 @@ impl Options {
             kept_prefix,
             memory,
             conversation,
+            resume,
+            stop_loops,
+            settle,
+            next_turn: None,
             constraint,
             schema_notes,
         })
@@ -328,11 +362,14 @@ impl Options {
     pub(crate) fn request(&self, prompt: Vec<Token>, max_tokens: usize, logprobs: Option<usize>) -> Request {
         Request {
             prompt,
+            prompt_is_text: false,
+            retokenised: None,
             wants: Wants::Text,
             choices: self.choices,
             max_tokens,
             ignore_eos: self.ignore_eos,
             stop: self.stop.clone(),
+            stop_loops: self.stop_loops,
             sampling: self.sampling.clone(),
             logprobs,
             constraint: self.constraint.clone(),

@@ -63,7 +63,7 @@ macro_rules! tuples {
     )*};
 }
 
-tuples! { (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) }
+tuples! { (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) (A, B, C, D, E, F) }
 
 /// Returns the schema of a body.
 pub(crate) fn described<T: FromBody>() -> SchemaOf {

@@ -103,6 +103,19 @@ impl Prompt {
         })
     }
 
+    /// Returns the text of a prompt that is a text.
+    pub(crate) fn text_alone(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [Piece::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// True if all of its tokens are the tokenizer's choice.
+    fn is_text(&self) -> bool {
+        self.0.iter().all(|piece| matches!(piece, Piece::Text(_)))
+    }
+
     /// Returns the token ids that were sent as such.
     pub(crate) fn ids(&self) -> impl Iterator<Item = Token> {
         let ids = |piece: &'_ Piece| if let Piece::Tokens(ids) = piece { ids.clone() } else { Vec::new() };
@@ -134,7 +147,8 @@ impl Prompt {
         options.check_copies(prompts.len())?;
         let request = |prompt: &Prompt| {
             body.still_wanted()?;
-            Ok(options.request(prompt.encode(app)?, max_tokens, logprobs))
+            let request = options.request(prompt.encode(app)?, max_tokens, logprobs);
+            Ok(Request { prompt_is_text: prompt.is_text(), ..request })
         };
         prompts.iter().map(request).collect()
     }

@@ -225,7 +225,7 @@ impl ResponseAnswer {
     }
 
     fn finished(&mut self, reason: FinishReason, frames: &mut Vec<Value>) {
-        let rest = self.reply.finish();
+        let rest = self.reply.finish(reason);
         self.deltas(rest, frames);
         if self.output.items.is_empty() {
             // An empty answer still contains a message.
@@ -246,6 +246,7 @@ impl ResponseAnswer {
 }
 
 impl Answer for ResponseAnswer {
+    const THOUGHTS_RETURN: bool = true;
     const WIRE: Wire = Wire::Named { ping: None };
 
     fn start(&mut self, frames: &mut Vec<Value>) {

@@ -2,6 +2,7 @@
 
 use kvik_engine::api::Constraint;
 use kvik_memory::{conversations::MESSAGES_MAX, random::random};
+use kvik_model::load::SamplingDefaults;
 use kvik_session::Chat;
 use kvik_text::constraint::schema::Strictness;
 use serde::Deserialize;
@@ -21,6 +22,7 @@ use crate::{
             conversation::{Effort, Thinking, told},
             defaults::RequestDefaults,
             generation::{LOGPROBS_MAX, Manner, Options},
+            hints::Hints,
             number::{Fraction, Temperature, Whole},
             parts::Part,
         },
@@ -35,8 +37,6 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Cache priority of a prompt with a retention of a day.
-const PRIORITY_DAY: i8 = 50;
 /// Supported values of `include`.
 const INCLUDES: [&str; 2] = [LOGPROBS, SEALED_THOUGHTS];
 /// Maximum characters of an unknown name in `include` that a note repeats.
@@ -45,7 +45,7 @@ const LOGPROBS: &str = "message.output_text.logprobs";
 const SEALED_THOUGHTS: &str = "reasoning.encrypted_content";
 
 /// All fields of a body.
-pub(super) type Fields = (TellFields, AnswerFields, KeepFields, ContextFields, CacheFields);
+pub(super) type Fields = (TellFields, AnswerFields, Hints, KeepFields, ContextFields, CacheFields);
 
 /// What decides the prompt.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -116,8 +116,9 @@ pub(super) struct KeepFields {
     conversation: Option<Json>,
     /// `auto` answers what is longer than the context from a summary and recent messages.
     truncation: Option<Truncation>,
-    /// `24h` keeps the prompt longer than others.
-    prompt_cache_retention: Option<PromptRetention>,
+    /// `24h` keeps the prompt before others for a day after its last use; one of the hints.
+    #[serde(rename = "prompt_cache_retention")]
+    _prompt_cache_retention: Option<PromptRetention>,
     prompt_cache_options: Option<PromptCacheOptions>,
     /// Not read: every prefix is found without one.
     #[serde(rename = "prompt_cache_key")]
@@ -132,7 +133,7 @@ pub(super) struct KeepFields {
     /// Not read, likewise.
     #[serde(rename = "safety_identifier")]
     _safety_identifier: Option<String>,
-    /// Not read: there is one.
+    /// `flex` has the prompt evicted before others; one of the hints.
     #[serde(rename = "service_tier")]
     _service_tier: Option<String>,
 }
@@ -271,6 +272,8 @@ fn check_length(messages: &[Value]) -> Result<()> {
 pub(super) struct Wanted {
     /// Fields that are returned as they came.
     pub(super) echo: Value,
+    /// The sampling in force where the request sets none.
+    pub(super) sampling: SamplingDefaults,
     /// True if thoughts are also returned in a form that clients can send back.
     pub(super) sealed_thoughts: bool,
     /// Client names of the tools.
@@ -304,7 +307,7 @@ const ECHOED: [&str; 19] = [
 
 /// Reads a body into a turn and the settings of its answer.
 pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> Result<(ChatTurn, Wanted)> {
-    let (tell, answer, keep, context, cache) = fields;
+    let (tell, answer, hints, keep, context, cache) = fields;
     app.accept_model(&tell.model)?;
     answer.refuse(&keep, &tell)?;
     answer.note_includes(body);
@@ -318,14 +321,13 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
     if keep.truncation == Some(Truncation::Auto) {
         keeping.memory = keeping.memory.or(Some(true));
     }
-    if keep.prompt_cache_retention == Some(PromptRetention::Day) && keeping.lifetime == Default::default() {
-        keeping.lifetime.priority = PRIORITY_DAY;
-    }
+    keeping.lifetime = hints.lifetime(keeping.lifetime);
     keeping.conversation = own_conversation.or(keeping.conversation);
     // A conversation that the server stores is not stored twice, and a private request is not stored at all.
     let stores = keep.store.unwrap_or(true) && keeping.reuse && keeping.conversation.is_none();
     let mut schema_notes = Vec::new();
-    let mut sampling = RequestDefaults::of(app).sampling();
+    let defaults = RequestDefaults::of_chat(app, &chat);
+    let mut sampling = defaults.sampling();
     sampling.temperature = answer.temperature.map_or(sampling.temperature, |t| f64::from(t) as f32);
     sampling.top_p = answer.top_p.map_or(sampling.top_p, |p| f64::from(p) as f32);
     let manner = Manner {
@@ -345,10 +347,13 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
         new,
     });
     let sealed_thoughts = answer.includes(SEALED_THOUGHTS);
-    let wanted = Wanted { echo: body.copy(&ECHOED)?, sealed_thoughts, called, keeps };
+    let wanted =
+        Wanted { echo: body.copy(&ECHOED)?, sampling: defaults.sampling, sealed_thoughts, called, keeps };
+    let mut options = Options::of(manner, &app.serving.retaining)?;
+    options.next_turn = hints.next_turn;
     let turn = ChatTurn {
         chat,
-        options: Options::of(manner, &app.serving.retaining)?,
+        options,
         logprobs: answer.logprobs(),
         compacted: Compacted { before, compacting: context.compacting()? },
         id,

@@ -45,7 +45,7 @@ pub(super) async fn route(
 ) -> Result<Json<CompactedResponse>, ApiError> {
     let caller = body.caller.clone();
     let reader = caller.clone();
-    let job = app
+    let (job, scale) = app
         .read(body, move |app, body| {
             let (tell, _, cache) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
@@ -54,7 +54,8 @@ pub(super) async fn route(
                 return Err(ApiError::field("kvik.cache", message));
             }
             let said = tell.said(app, &reader.tenant.name, body)?;
-            to_compact(app, &reader, said.chat, said.before.as_ref())
+            let job = to_compact(app, &reader, said.chat, said.before.as_ref())?;
+            Ok((job, app.token_scale(body)))
         })
         .await?;
     let (compaction, report) = app.memory.compact(&app, &caller, job).await?;
@@ -65,6 +66,6 @@ pub(super) async fn route(
         object: Compaction,
         created_at: unix_seconds(),
         output: [CompactionItem::of(&item)],
-        usage: ResponseUsage::of(&report, 0),
+        usage: ResponseUsage::of(&report, 0, scale),
     }))
 }

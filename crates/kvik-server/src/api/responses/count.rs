@@ -25,7 +25,7 @@ pub(super) async fn route(
             let (tell, _) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
             let said = tell.said(app, &caller.tenant.name, body)?;
-            Ok(chat_text::tokens(&app.serving, &said.chat)?.len())
+            Ok(app.token_scale(body).told(chat_text::tokens(&app.serving, &said.chat)?.len()))
         })
         .await?;
     Ok(Json(CountedTokens::new(tokens)))

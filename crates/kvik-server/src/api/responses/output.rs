@@ -9,6 +9,7 @@ use super::item::Item;
 use crate::{
     app::{
         report::{
+            token_scale::TokenScale,
             trailer::{Ending, Trailer},
             usage::{PromptTokens, ReasoningTokens},
         },
@@ -131,8 +132,13 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Creates the response `id` to a request with the fields `echo`.
-    pub(super) fn new(app: &App, id: &str, echo: &Value, stored: bool) -> Output {
+    /// Creates the response `id` to a request with the fields `echo`, where it sets no sampling with that in force.
+    pub(super) fn new(
+        app: &App,
+        id: &str,
+        (echo, sampling): (&Value, &SamplingDefaults),
+        stored: bool,
+    ) -> Output {
         let base = Base {
             id: id.to_owned(),
             object: ResponseWord,
@@ -140,7 +146,7 @@ impl Output {
             model: app.serving.model.name.clone(),
             background: false,
             error: (),
-            echo: Echo::of(echo, &app.sampling()),
+            echo: Echo::of(echo, sampling),
             store: stored,
         };
         Output { base, items: Vec::new() }
@@ -161,7 +167,7 @@ impl Output {
 
     /// Returns the object at its end, with usage and cache report.
     pub(super) fn ended(&self, status: Status, reasoning_tokens: usize, trailer: &Trailer) -> Response {
-        let usage = Some(ResponseUsage::of(&trailer.total(), reasoning_tokens));
+        let usage = Some(ResponseUsage::of(&trailer.total(), reasoning_tokens, trailer.scale()));
         Response { usage, ending: Some(trailer.ending()), ..self.response(status) }
     }
 }
@@ -204,13 +210,18 @@ fn decimal(number: f32) -> Value {
 }
 
 impl ResponseUsage {
-    pub(super) fn of(report: &Report, reasoning_tokens: usize) -> ResponseUsage {
+    /// The usage of an answer in the scale of its client.
+    pub(super) fn of(report: &Report, reasoning_tokens: usize, scale: TokenScale) -> ResponseUsage {
+        let prompt = report.prompt_tokens;
+        let all = prompt + report.generated_tokens;
         ResponseUsage {
-            input_tokens: report.prompt_tokens,
-            input_tokens_details: PromptTokens { cached_tokens: report.cached_tokens },
-            output_tokens: report.generated_tokens,
-            output_tokens_details: ReasoningTokens { reasoning_tokens },
-            total_tokens: report.prompt_tokens + report.generated_tokens,
+            input_tokens: scale.told(prompt),
+            input_tokens_details: PromptTokens { cached_tokens: scale.told(report.cached_tokens) },
+            output_tokens: scale.between(prompt, all),
+            output_tokens_details: ReasoningTokens {
+                reasoning_tokens: scale.between(prompt, prompt + reasoning_tokens),
+            },
+            total_tokens: scale.told(all),
         }
     }
 }

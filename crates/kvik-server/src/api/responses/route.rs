@@ -27,7 +27,7 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ResponseAnsw
     let keeps = wanted.keeps;
     let owner = keeps.as_ref().map(|keeps| Owner::new(&keeps.tenant, &keeps.id));
     let caller = &owner.map_or_else(|| caller.clone(), |owner| caller.on_behalf_of(owner));
-    let output = Output::new(app, &turn.id, &wanted.echo, keeps.is_some());
+    let output = Output::new(app, &turn.id, (&wanted.echo, &wanted.sampling), keeps.is_some());
     let mut prepared = turn.prepare(app, caller, body, |worded| {
         ResponseAnswer::new(output, worded, wanted.called, wanted.sealed_thoughts)
     })?;

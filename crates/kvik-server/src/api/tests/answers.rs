@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// An answer of which two characters are surplus.
+const LOOP: FinishReason = FinishReason::Loop(Repetition { period: 19, start: 7, surplus_bytes: 2 });
+
 #[tokio::test]
 async fn a_chat_is_answered_in_openais_shape() {
     let server = Server::saying("Hi!");
@@ -109,6 +112,7 @@ async fn finish_reasons() {
         (FinishReason::StopString(1), "stop", "word"),
         (FinishReason::ConstraintDone, "stop", "eos"),
         (FinishReason::Length, "length", "limit"),
+        (LOOP, "stop", "eos"),
     ];
     for (reason, openai, llama) in reasons {
         let server = Server::new(move |request| Ok(say(request, "Hi!", reason)));
@@ -121,6 +125,59 @@ async fn finish_reasons() {
         assert_eq!(native["stop_type"], llama);
         assert_eq!(native["stopping_word"], if llama == "word" { "END" } else { "" });
     }
+}
+
+#[tokio::test]
+async fn a_loop_is_ended_where_it_is_asked_for_and_reported() {
+    let server = Server::new(|request| {
+        Ok(say(request, "Hi!", if request.stop_loops { LOOP } else { FinishReason::Length }))
+    });
+    let check = async |path: &str, end: &str, (stopped, full): (&str, &str), text: &str, said: &str| {
+        let fields = match path {
+            "/v1/responses" => json!({"input": "abc"}),
+            _ => with(hello(), json!({"prompt": "abc", "max_tokens": 100, "stream": false})),
+        };
+        let (_, answer) = server.post(path, fields.clone()).await;
+        assert_eq!(answer.pointer(end), Some(&json!(full)), "{path}: {answer}");
+        assert_eq!(
+            (answer.pointer(text), answer.pointer("/kvik/loop")),
+            (Some(&json!("Hi!")), None),
+            "{path}"
+        );
+        let stops = with(fields, json!({"kvik": {"stop_loops": true}}));
+        let (_, answer) = server.post(path, stops).await;
+        let found = json!({"choice": 0, "period_tokens": 19, "start_token": 7});
+        assert_eq!(answer.pointer(end), Some(&json!(stopped)), "{path}: {answer}");
+        assert_eq!((answer.pointer(text), &answer["kvik"]["loop"]), (Some(&json!(said)), &found), "{path}");
+    };
+    let openai = ("stop", "length");
+    check("/v1/chat/completions", "/choices/0/finish_reason", openai, "/choices/0/message/content", "H")
+        .await;
+    check("/v1/completions", "/choices/0/finish_reason", openai, "/choices/0/text", "H").await;
+    check("/v1/messages", "/stop_reason", ("end_turn", "max_tokens"), "/content/0/text", "H").await;
+    check("/api/chat", "/done_reason", openai, "/message/content", "H").await;
+    check("/api/generate", "/done_reason", openai, "/response", "H").await;
+    check("/completion", "/stop_type", ("eos", "limit"), "/content", "H").await;
+    // Its items are those of the stream.
+    check("/v1/responses", "/status", ("completed", "incomplete"), "/output/0/content/0/text", "Hi!").await;
+}
+
+#[tokio::test]
+async fn each_loop_of_several_answers_is_reported() {
+    let server = Server::new(|request| Ok(say(request, "Hi!", LOOP)));
+    let (_, answer) = server.post("/v1/completions", json!({"prompt": ["abc", "def"], "n": 2})).await;
+    let choices = answer["kvik"]["loop"].as_array().unwrap().iter().map(|found| found["choice"].clone());
+    assert_eq!(choices.collect::<Vec<_>>(), [0, 1, 0, 1]);
+}
+
+#[tokio::test]
+async fn a_conversation_keeps_two_copies_of_a_loop() {
+    let server = Server::build(|request| Ok(say(request, "Hi!", LOOP)), Keys::new([]), config());
+    let body = with(hello(), json!({"kvik": {"conversation": "songs", "stop_loops": true}, "stream": true}));
+    let shown = server.stream("/v1/chat/completions", body).await.concat();
+    assert!(shown.contains("\"!\""), "what is streamed cannot be taken back: {shown}");
+    let (_, kept) = server.get("/v1/conversations/songs").await;
+    assert_eq!(kept["messages"][1]["content"], "H", "{kept}");
 }
 
 #[tokio::test]

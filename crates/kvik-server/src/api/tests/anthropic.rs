@@ -1,5 +1,7 @@
 //! `/v1/messages`: engine requests, and the format of answers.
 
+use kvik_cache::{Lifetime, RaisedPriority};
+
 use super::*;
 
 const VERSION: [(&str, &str); 1] = [("anthropic-version", "2023-06-01")];
@@ -145,15 +147,20 @@ async fn the_fields_reach_the_engine() {
     let asked = server.asked();
     let sampling = (asked.sampling.temperature, asked.sampling.top_p, asked.sampling.top_k);
     assert_eq!((sampling, asked.max_tokens, asked.stop), ((0.5, 0.9, 7), 9, vec!["a".to_owned()]));
-    assert_eq!(asked.lifetime.priority, 0);
-    for (ttl, priority) in [(json!(null), 25), (json!("5m"), 25), (json!("1h"), 50)] {
+    assert_eq!(asked.lifetime, Lifetime::default());
+    for (ttl, priority, secs) in [(json!(null), 25, 300), (json!("5m"), 25, 300), (json!("1h"), 50, 3600)] {
         let block = json!({"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": ttl}});
         post(&server, "/v1/messages", &with(ask(), json!({"system": [block]}))).await;
-        assert_eq!(server.asked().lifetime.priority, priority, "{ttl}");
+        let raised = RaisedPriority { priority, lasts: Duration::from_secs(secs) };
+        assert_eq!(
+            server.asked().lifetime,
+            Lifetime { raised: Some(raised), ..Lifetime::default() },
+            "{ttl}"
+        );
     }
     let own = json!({"cache_control": {"type": "ephemeral"}, "kvik": {"ttl_s": 60}});
     post(&server, "/v1/messages", &with(ask(), own)).await;
-    assert_eq!(server.asked().lifetime.priority, 0, "what kvik's own fields say holds");
+    assert_eq!(server.asked().lifetime.raised, None, "what kvik's own fields say holds");
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
 
 use crate::{
-    api::{routes::dialects, tests::document},
+    api::{dialects, tests::document},
     page,
 };
 

@@ -6,9 +6,8 @@ use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::api::{
-    openapi,
+    dialects, openapi,
     route::{Answer, Dialect, Errors, Frames, Operation},
-    routes::dialects,
 };
 
 /// Schema generators: a type is described as it is deserialised or as it is serialised.

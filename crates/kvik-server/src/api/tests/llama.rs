@@ -118,15 +118,6 @@ async fn slots_are_as_many_as_run_at_once_and_are_names_for_what_they_computed()
 }
 
 #[tokio::test]
-async fn a_model_that_cannot_fill_in_says_what_it_lacks() {
-    let server = Server::saying("a");
-    let (status, answer) = server.post("/infill", json!({"input_prefix": "a", "input_suffix": "b"})).await;
-    assert_eq!((status.as_u16(), &answer["error"]["type"]), (501, &json!("not_supported_error")));
-    let message = "Infill is not supported by this model: prefix token is missing. suffix token is missing. middle token is missing.";
-    assert_eq!(answer["error"]["message"], message);
-}
-
-#[tokio::test]
 async fn the_server_says_what_a_request_does_not() {
     let sampling = SamplingArgs {
         temp: Some(0.25),

@@ -109,6 +109,30 @@ async fn every_mix_of_adapters_has_its_own_answers_and_prefixes() {
     assert_eq!(cached, 69);
 }
 
+/// Vectors are computed with the adapters that a body names, on every route that returns some.
+#[tokio::test(flavor = "multi_thread")]
+async fn vectors_are_computed_with_the_adapters_of_their_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), "");
+    for (route, body, field) in [
+        ("/v1/embeddings", json!({"input": "a licence"}), "data"),
+        ("/embedding", json!({"content": "a licence"}), "embedding"),
+        ("/api/embed", json!({"model": "", "input": "a licence"}), "embeddings"),
+        ("/v1/rerank", json!({"query": "a licence", "documents": ["a permit", "a ship"]}), "results"),
+    ] {
+        let mut vectors = Vec::new();
+        for fields in [json!({}), json!({"model": "two"}), json!({"lora": [{"name": "two", "scale": 0.5}]})] {
+            let mut body = body.clone();
+            body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let mut answer = server.done("", "POST", route, body).await;
+            vectors.push(if answer.is_array() { answer[0].take() } else { answer[field].take() });
+        }
+        assert!(!vectors[0].is_null(), "{route}");
+        assert_ne!(vectors[0], vectors[1], "{route}");
+        assert_eq!(vectors[1], vectors[2], "{route}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scales_that_apply_to_all_can_be_set() {
     let dir = tempfile::tempdir().unwrap();

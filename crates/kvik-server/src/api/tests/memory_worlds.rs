@@ -160,7 +160,7 @@ impl World {
     }
 }
 
-/// Scripted answers: a summary repeats the newest marks it was shown; any other answer has none.
+/// Scripted answers: a summary repeats the oldest and the newest marks it was shown; any other answer has none.
 fn answer(request: &Request, seen: &Mutex<Seen>) -> Vec<Event> {
     let prompt = TOKENIZER.decode(&request.prompt);
     let mut seen = seen.lock().unwrap();
@@ -170,8 +170,10 @@ fn answer(request: &Request, seen: &Mutex<Seen>) -> Vec<Event> {
         return say(request, "That is a pity.", FinishReason::Eos);
     }
     let marks = marks(&prompt);
-    let newest = marks.iter().rev().take(MARKS_OF_A_SUMMARY);
-    let summary: String = newest.map(|mark| format!("z{mark}z ")).collect();
+    // The oldest are those of the earlier summary, which the next one may not forget.
+    let half = MARKS_OF_A_SUMMARY / 2;
+    let shown = marks.iter().take(half).chain(marks.iter().rev().take(half));
+    let summary: String = shown.map(|mark| format!("z{mark}z ")).collect();
     say(request, if request.max_tokens == 0 { "" } else { &summary }, FinishReason::Eos)
 }
 

@@ -13,12 +13,15 @@ mod document;
 mod doors;
 mod embedding;
 mod every_route;
+mod fill;
+mod hints;
 mod kept;
 mod kept_parts;
 mod llama;
 mod lora;
 mod memory;
 mod memory_bounds;
+mod memory_judged;
 mod memory_worlds;
 mod no_template;
 mod ollama;
@@ -29,6 +32,7 @@ mod pairs;
 mod requests;
 mod responses;
 mod retain;
+mod running_answers;
 mod said_back;
 mod sampling;
 mod sglang;
@@ -38,6 +42,7 @@ mod shelf_tenants;
 mod situations;
 mod stats;
 mod tenants;
+mod told_window;
 mod tools;
 mod tree;
 
@@ -51,13 +56,13 @@ use axum::{
     response::Response,
 };
 use kvik_engine::api::{
-    Event, EventSink, FinishReason, GeneratedToken, Pooling, Probe, Report, Request, RequestError,
-    TokenLogprob,
+    Event, EventSink, FinishReason, GeneratedToken, Pooling, Probe, Repetition, Report, Request,
+    RequestError, TokenLogprob,
 };
 use kvik_engine::stats::EngineStats;
 use kvik_model::load::{LoadedModel, Ranking};
 use kvik_model::pulse::Life;
-use kvik_session::{Embedder, Texts};
+use kvik_session::{AheadMode, Embedder, NextTurns, Texts};
 use kvik_text::template::ChatTemplate;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -170,6 +175,7 @@ pub(crate) fn config() -> AppConfig {
         },
         shows_slots: true,
         strict_model: false,
+        settle_prompts: false,
         body_limit: ByteSize(1 << 20),
         prices: None,
         clock: Arc::new(|| Duration::ZERO),
@@ -181,6 +187,7 @@ pub(crate) fn config() -> AppConfig {
         secret: None,
         spans: None,
         sampling: Default::default(),
+        told_windows: Vec::new(),
         state_dir: None,
         cache_disk: None,
     }
@@ -222,7 +229,10 @@ impl Server {
         template: Option<&str>,
     ) -> Server {
         let engine = Arc::new(Scripted::new(script));
-        let serving = serving("tiny", engine.clone(), template);
+        Server::of(serving("tiny", engine.clone(), template), engine, keys, config)
+    }
+
+    fn of(serving: Serving, engine: Arc<Scripted>, keys: Keys, config: AppConfig) -> Server {
         let records = config.records.as_ref();
         let ledger = Ledger::new(records, || std::time::SystemTime::UNIX_EPOCH);
         let app = App::new(serving, keys, Arc::new(ledger), config);
@@ -309,6 +319,7 @@ fn serving(name: &str, engine: Arc<Scripted>, template: Option<&str>) -> Serving
     Serving {
         cache: None,
         engine,
+        next_turns: NextTurns::new(AheadMode::Off),
         texts: Arc::new(Texts::new(loaded.tokenizer, Some(template), model.context)),
         model,
         retaining: Default::default(),

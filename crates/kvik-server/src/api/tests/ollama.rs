@@ -155,7 +155,6 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
     let image = json!([{"role": "user", "content": "x", "images": ["aGk="]}]);
     check("/api/chat", json!({"messages": image}), "messages[0].images").await;
     let ask = |more: Value| with(question(), more);
-    check("/api/generate", ask(json!({"suffix": "x"})), "suffix").await;
     check("/api/generate", ask(json!({"template": "x"})), "template").await;
     check("/api/generate", ask(json!({"context": ["x"]})), "context[0]").await;
     check("/api/generate", ask(json!({"kvik": {"memory": true}})), "kvik.memory").await;

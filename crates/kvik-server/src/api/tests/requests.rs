@@ -58,7 +58,7 @@ async fn wrong_requests_name_their_field() {
     check(chat, with(hello(), json!({"top_logprobs": 2})), 400, "top_logprobs").await;
     check(chat, with(hello(), json!({"chat_template_kwargs": 1})), 400, "chat_template_kwargs").await;
     check("/v1/completions", json!({}), 400, "prompt").await;
-    check("/v1/completions", json!({"prompt": "a", "suffix": "b"}), 400, "suffix").await;
+    check("/v1/completions", json!({"prompt": "a", "suffix": 7}), 400, "suffix").await;
     check("/v1/completions", json!({"prompt": "a", "best_of": 3}), 400, "best_of").await;
     check("/v1/completions", json!({"prompt": "a", "echo": true, "logprobs": 1}), 400, "echo").await;
     check("/completion", json!({"prompt": true}), 400, "prompt").await;
@@ -205,7 +205,13 @@ async fn models_health_props_and_unknown_routes() {
     assert_eq!(props["default_generation_settings"]["n_ctx"], 2048);
     assert_eq!(props["total_slots"], 4);
     assert!(props["chat_template"].as_str().unwrap().contains("im_start"));
-    assert_eq!(server.get("/nowhere").await.0, 404);
+    for (path, told) in
+        [("/nowhere", "kvik serves "), ("/api/v0/models", "LM Studio"), ("/api/v0/nowhere", "kvik serves ")]
+    {
+        let (status, answer) = server.get(path).await;
+        assert_eq!((status.as_u16(), answer["error"]["code"].as_str()), (404, Some("unknown_route")));
+        assert!(answer["error"]["message"].as_str().unwrap().contains(told), "{answer}");
+    }
     assert_eq!(server.get("/v1/chat/completions").await.0, 405);
     for model in ["tiny", "kvik-tiny", "kvik", ""] {
         assert_eq!(server.post("/v1/chat/completions", with(hello(), json!({"model": model}))).await.0, 200);

@@ -110,6 +110,38 @@ async fn flags_are_before_the_model_and_requests_before_both_on_every_route() {
 }
 
 #[tokio::test]
+async fn a_chat_without_thinking_has_the_numbers_for_it() {
+    let loaded = LoadedModel::open(&kvik_testing::golden("arch-qwen3.gguf")).unwrap();
+    let qwen3 = loaded.sampling_defaults();
+    let (on, off) = (qwen3.sampling(), qwen3.for_thinking(Some(false)).sampling());
+    assert_eq!((on.temperature, on.top_p, off.temperature, off.top_p), (0.6, 0.95, 0.7, 0.8));
+    let usual = server(qwen3, SamplingArgs::default());
+    let messages = json!({"messages": hello()["messages"], "max_tokens": 9});
+    let input = json!({"input": "Hello there."});
+    for (path, body, switch) in [
+        ("/v1/chat/completions", hello(), json!({"enable_thinking": false})),
+        ("/v1/chat/completions", hello(), json!({"reasoning_effort": "none"})),
+        ("/v1/responses", input.clone(), json!({"reasoning": {"effort": "none"}})),
+        ("/api/chat", with(hello(), json!({"stream": false})), json!({"think": false})),
+        ("/api/generate", json!({"prompt": "Why?", "stream": false}), json!({"think": false})),
+    ] {
+        assert_eq!(asked(&usual, path, body.clone()).await, on, "{path}");
+        assert_eq!(asked(&usual, path, with(body, switch)).await, off, "{path}");
+    }
+    // In this dialect what says nothing is answered without thinking.
+    assert_eq!(asked(&usual, "/v1/messages", messages.clone()).await, off);
+    let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048});
+    assert_eq!(asked(&usual, "/v1/messages", with(messages, thinking)).await, on);
+    let quiet = with(input, json!({"reasoning": {"effort": "none"}}));
+    let (_, answer) = usual.post("/v1/responses", quiet).await;
+    assert_eq!((&answer["temperature"], &answer["top_p"]), (&json!(0.7), &json!(0.8)));
+    let flags = server(qwen3, SamplingArgs { temp: Some(0.25), ..SamplingArgs::default() });
+    let quiet = with(hello(), json!({"enable_thinking": false}));
+    let expect = Sampling { temperature: 0.25, ..off };
+    assert_eq!(asked(&flags, "/v1/chat/completions", quiet).await, expect);
+}
+
+#[tokio::test]
 async fn penalties_of_a_request_look_back_as_its_dialect_does() {
     let all = 0;
     let check = async |server: &Server, path: &str, body: Value, expect: usize| {

@@ -90,7 +90,15 @@ impl LoadModel for Double {
     fn describe(&self) -> anyhow::Result<Described> {
         let family = "llama".to_owned();
         let (own_name, sampling) = (self.name.clone(), Default::default());
-        Ok(Described { own_name, family, context: 64, vocabulary: 7, template: None, sampling })
+        Ok(Described {
+            own_name,
+            family,
+            context: 64,
+            vocabulary: 7,
+            template: None,
+            sampling,
+            told_windows: Vec::new(),
+        })
     }
 }
 
@@ -289,6 +297,28 @@ async fn memory_that_is_used_is_not_what_is_reserved() {
     let held = |part: &str| model["held"][part].as_u64().unwrap();
     assert_eq!(model["bytes"], 40);
     assert_eq!(model["bytes_used"], held("weights") + held("kv_used"));
+}
+
+/// A model stays in memory while an answer goes on that nobody reads.
+#[tokio::test]
+async fn a_model_stays_while_an_answer_goes_on_without_its_client() {
+    let world = World::new(&["a"]);
+    world.seen.goes_on.store(true, Ordering::Relaxed);
+    world.send("POST", "/v1/conversations", &json!({"name": "trip"})).await;
+    let asked = json!({
+        "messages": [{"role": "user", "content": "Hello."}],
+        "stream": true,
+        "kvik": {"conversation": "trip", "resume": true},
+    });
+    let response = world.send("POST", "/v1/chat/completions", &asked).await;
+    assert_eq!(response.status(), 200);
+    drop(response);
+    world.send("POST", "/v1/shelf/unload", &json!({"model": "a"})).await;
+    let model = world.get("/v1/shelf").await["models"][0].clone();
+    assert_eq!((&model["in_use"], &model["status"]), (&json!(1), &json!("unloading")));
+    let stopped = json_of(world.send("DELETE", "/v1/conversations/trip/answer", &Value::Null).await).await.1;
+    assert_eq!(stopped["stopped"], true);
+    world.until(0, "unloaded").await;
 }
 
 fn body(model: &str) -> Value {

@@ -1,6 +1,6 @@
 //! Metrics of the cache tiers below the memory that the model computes in.
 
-use kvik_engine::stats::{DiskStats, HostStats};
+use kvik_engine::stats::{DiskRole, DiskStats, HostStats};
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 
 use super::{
@@ -10,9 +10,13 @@ use super::{
 
 /// Set from the engine's numbers at each scrape; all zero without a disk.
 pub(crate) struct DiskMetrics {
+    writes: PerModel,
     slots: PerModel,
     used: PerModel,
     writing: PerModel,
+    waiting: PerModel,
+    written_today: PerModel,
+    written_year: PerModel,
     loads: PerModel,
     wishes: PerModel,
     load_rate: PerModel,
@@ -32,9 +36,25 @@ pub(crate) struct DiskMetrics {
 impl DiskMetrics {
     pub(crate) fn new(r: &mut Registry) -> DiskMetrics {
         DiskMetrics {
+            writes: add(
+                r,
+                "disk_writer",
+                "1 if this process writes the disk cache, 0 if it reads that of another one or there is none",
+            ),
             slots: add(r, "disk_blocks", "Blocks that the disk has room for"),
             used: add(r, "disk_blocks_used", "Blocks on disk"),
             writing: add(r, "disk_writes_pending", "Blocks on their way to the disk"),
+            waiting: add(
+                r,
+                "disk_blocks_waiting",
+                "Blocks of conversations that wait in RAM to be written, if it pays, before they leave it",
+            ),
+            written_today: add(r, "disk_written_bytes_today", "Bytes written to the disk today (UTC)"),
+            written_year: add(
+                r,
+                "disk_written_bytes_per_year",
+                "Bytes that a year would come to at the mean rate of the days so far",
+            ),
             loads: add(r, "disk_loads", "Prefixes that are being read"),
             wishes: add(r, "disk_prefixes_to_warm", "Prefixes still to be brought back since the start"),
             load_rate: add(r, "disk_load_bytes_per_second", "Measured speed of loading, 0 before the first"),
@@ -69,11 +89,15 @@ impl DiskMetrics {
         self.counters().into_iter().zip(counters).for_each(|(counter, value)| store(counter, labels, value));
     }
 
-    fn gauges(&self) -> [&PerModel; 10] {
+    fn gauges(&self) -> [&PerModel; 14] {
         [
+            &self.writes,
             &self.slots,
             &self.used,
             &self.writing,
+            &self.waiting,
+            &self.written_today,
+            &self.written_year,
             &self.loads,
             &self.wishes,
             &self.load_rate,
@@ -98,14 +122,18 @@ impl DiskMetrics {
 }
 
 /// The values of the gauges and of the counters, in their order.
-fn numbers(stats: &DiskStats) -> ([usize; 10], [u64; 7]) {
+fn numbers(stats: &DiskStats) -> ([usize; 14], [u64; 7]) {
     let (tier, totals) = (&stats.tier, &stats.tier.totals);
     let host = stats.host.unwrap_or(HostStats { blocks: 0, used: 0, is_last: false });
     let rate = |rate: Option<f64>| rate.unwrap_or_default() as usize;
     let gauges = [
+        usize::from(stats.role == DiskRole::Writer && stats.is_on_disk()),
         tier.slots,
         tier.used,
         stats.writing,
+        stats.writes.waiting_blocks,
+        stats.writes.today_bytes as usize,
+        stats.writes.year_bytes as usize,
         stats.loads,
         stats.prefetch_candidates,
         rate(stats.load_rate),

@@ -1,6 +1,9 @@
 //! Metrics of conversations that outgrow the context.
 
-use kvik_memory::memory::{Observer, ReadPart, SummaryOutcome};
+use kvik_memory::{
+    context::summaries::Flaw,
+    memory::{Observer, ReadPart, SummaryOutcome},
+};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -19,11 +22,23 @@ struct SummaryLabels {
     outcome: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FlawLabels {
+    flaw: &'static str,
+}
+
 /// Turns and summaries of conversations, and work pending in the background.
 pub(crate) struct MemoryMetrics {
     turns: Family<TurnLabels, Counter>,
     quotes: Counter,
     summaries: Family<SummaryLabels, Counter>,
+    made: Family<KindLabels, Counter>,
+    refused: Family<FlawLabels, Counter>,
     pending: Gauge,
 }
 
@@ -36,6 +51,16 @@ impl MemoryMetrics {
                 r,
                 "memory_summaries",
                 "Summaries that were due, by what became of them: made, empty, failed",
+            ),
+            made: add(
+                r,
+                "memory_summaries_made",
+                "Summaries that were made, by how their text came about: summary, facts, extracted",
+            ),
+            refused: add(
+                r,
+                "memory_summaries_refused",
+                "Texts of the model that were not used as a summary, by their flaw: empty, repeats_itself, repeats_answers, other_language, forgets, says_nothing, too_long",
             ),
             pending: add(r, "memory_pending", "Summaries and conversations that are computed behind answers"),
         }
@@ -55,7 +80,10 @@ impl MemoryMetrics {
     /// Counts a summary by its outcome.
     pub(crate) fn summary(&self, outcome: SummaryOutcome) {
         let outcome = match outcome {
-            SummaryOutcome::Made => "made",
+            SummaryOutcome::Made(kind) => {
+                self.made.get_or_create(&KindLabels { kind: kind.name() }).inc();
+                "made"
+            }
             SummaryOutcome::Empty => "empty",
             SummaryOutcome::Failed => "failed",
         };
@@ -71,6 +99,10 @@ impl MemoryMetrics {
 impl Observer for Metrics {
     fn turn(&self, read: ReadPart, quotes: usize) {
         self.memory.turn(read, quotes);
+    }
+
+    fn refused(&self, flaw: Flaw) {
+        self.memory.refused.get_or_create(&FlawLabels { flaw: flaw.name() }).inc();
     }
 
     fn summary(&self, outcome: SummaryOutcome) {

@@ -1,5 +1,6 @@
 //! Prometheus metrics: an explicit registry, no global.
 
+pub(crate) mod ahead;
 mod disk;
 mod engines;
 mod life;
@@ -21,6 +22,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+use ahead::AheadMetrics;
 use engines::EngineMetrics;
 use life::LifeMetrics;
 use memory::MemoryMetrics;
@@ -54,12 +56,14 @@ pub(crate) struct Metrics {
     prompt_tokens: Counter,
     cached_tokens: Counter,
     computed_tokens: Counter,
+    retokenised_tokens: Counter,
     generated_tokens: Counter,
     prefill_seconds: Counter<f64, AtomicU64>,
     decode_seconds: Counter<f64, AtomicU64>,
     first_token: Histogram,
     retain: RetainMetrics,
     pub(crate) memory: MemoryMetrics,
+    pub(crate) ahead: AheadMetrics,
     pub(crate) life: LifeMetrics,
     tenants: TenantCounters,
     engines: EngineMetrics,
@@ -89,12 +93,18 @@ impl Metrics {
             prompt_tokens: add(r, "prompt_tokens", "Tokens of prompts"),
             cached_tokens: add(r, "cached_tokens", "Prompt tokens whose keys and values came from the cache"),
             computed_tokens: add(r, "computed_tokens", "Prompt tokens that were computed"),
+            retokenised_tokens: add(
+                r,
+                "retokenised_tokens",
+                "Prompt tokens of answers as they were generated, where the tokenizer would have chosen others",
+            ),
             generated_tokens: add(r, "generated_tokens", "Tokens generated"),
             prefill_seconds: add(r, "prefill_seconds", "Time spent on prompts"),
             decode_seconds: add(r, "decode_seconds", "Time spent on generating"),
             first_token,
             retain: RetainMetrics::new(r),
             memory: MemoryMetrics::new(r),
+            ahead: AheadMetrics::new(r),
             life: LifeMetrics::new(r),
             tenants: TenantCounters::new(r),
             engines: EngineMetrics::new(r),
@@ -114,6 +124,7 @@ impl Metrics {
         self.prompt_tokens.inc_by(report.prompt_tokens as u64);
         self.cached_tokens.inc_by(report.cached_tokens as u64);
         self.computed_tokens.inc_by(report.computed_tokens as u64);
+        self.retokenised_tokens.inc_by(report.retokenised as u64);
         self.generated_tokens.inc_by(report.generated_tokens as u64);
         self.prefill_seconds.inc_by(report.prefill.as_secs_f64());
         self.decode_seconds.inc_by(report.decode.as_secs_f64());

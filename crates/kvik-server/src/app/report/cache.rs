@@ -1,8 +1,16 @@
 //! `kvik.cache`: how much of a prompt came from the cache, from which tiers, and where and why the match ended.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{
+    iter::Sum,
+    ops::{Range, Sub},
+    sync::Arc,
+    time::Duration,
+};
 
-use kvik_cache::{Eviction, StopReason, Token};
+use kvik_cache::{
+    Eviction, StopReason, Token,
+    tier::{ByLevel, Level},
+};
 use kvik_engine::api::{Probe, Report};
 use kvik_session::Texts;
 use serde::Serialize;
@@ -20,6 +28,10 @@ pub(crate) struct CacheReport {
     prompt_tokens: usize,
     cached_tokens: usize,
     by_tier: ByTier,
+    /// Prompt tokens that are those of an answer as it was generated, where the tokenizer would have chosen others; absent
+    /// where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retokenised: Option<usize>,
     /// Where in the prompt reuse ended; null where it did not, or where that is not known.
     stopped_at: Option<StoppedAt>,
     reason: Option<&'static str>,
@@ -43,15 +55,20 @@ pub(crate) struct ByTier<T = usize> {
     remote: Option<T>,
 }
 
-impl<T: Copy + PartialEq + Default> ByTier<T> {
+impl<T: Copy + Default + Ord + Sub<Output = T> + Sum> ByTier<T> {
     pub(crate) fn new(ram: T, disk: T) -> ByTier<T> {
         ByTier { ram, host: None, disk, remote: None }
     }
 
-    /// Adds the parts from the host's memory and from other nodes.
-    pub(crate) fn with(self, host: T, remote: T) -> ByTier<T> {
+    /// Divides what is cached into RAM and the tiers from which it was loaded.
+    pub(crate) fn of(cached: T, loaded: ByLevel<T>) -> ByTier<T> {
         let some = |count| (count != T::default()).then_some(count);
-        ByTier { host: some(host), remote: some(remote), ..self }
+        ByTier {
+            ram: cached - loaded.total().min(cached),
+            host: some(loaded[Level::Host]),
+            disk: loaded[Level::Disk],
+            remote: some(loaded[Level::Remote]),
+        }
     }
 }
 
@@ -87,12 +104,10 @@ pub(crate) struct Asked {
 pub(crate) struct Found {
     /// Prompt tokens that need not be computed.
     pub(crate) cached_tokens: usize,
-    /// Cached tokens that are copied to a device from the host's memory.
-    pub(crate) host_tokens: usize,
-    /// Cached tokens that come from disk.
-    pub(crate) disk_tokens: usize,
-    /// Cached tokens that come from the store that nodes share.
-    pub(crate) remote_tokens: usize,
+    /// Cached tokens that come from tiers below RAM.
+    pub(crate) loaded: ByLevel,
+    /// Prompt tokens that are not the tokenizer's choice, but those of an answer as it was generated.
+    pub(crate) retokenised: usize,
     /// Why the match ended there; `None` if the engine does not report it.
     pub(crate) stop: Option<StopReason>,
     /// The eviction that removed the next block, if it was evicted.
@@ -105,9 +120,8 @@ impl From<&Report> for Found {
     fn from(report: &Report) -> Found {
         Found {
             cached_tokens: report.cached_tokens,
-            host_tokens: report.host_tokens,
-            disk_tokens: report.disk_tokens,
-            remote_tokens: report.remote_tokens,
+            loaded: report.loaded,
+            retokenised: report.retokenised,
             stop: report.cache,
             evicted: report.evicted,
             now: report.admitted_at,
@@ -119,9 +133,8 @@ impl From<Probe> for Found {
     fn from(probe: Probe) -> Found {
         Found {
             cached_tokens: probe.known_tokens,
-            host_tokens: probe.host_tokens,
-            disk_tokens: probe.disk_tokens,
-            remote_tokens: 0,
+            loaded: probe.loaded,
+            retokenised: probe.retokenised,
             stop: Some(probe.stop),
             evicted: probe.evicted,
             now: probe.at,
@@ -131,9 +144,7 @@ impl From<Probe> for Found {
 
 impl Found {
     pub(crate) fn by_tier(&self) -> ByTier {
-        let elsewhere = self.host_tokens + self.disk_tokens + self.remote_tokens;
-        let near = ByTier::new(self.cached_tokens.saturating_sub(elsewhere), self.disk_tokens);
-        near.with(self.host_tokens, self.remote_tokens)
+        ByTier::of(self.cached_tokens, self.loaded)
     }
 }
 
@@ -149,6 +160,7 @@ impl Asked {
             prompt_tokens: self.tokens.len(),
             cached_tokens: found.cached_tokens,
             by_tier: found.by_tier(),
+            retokenised: (found.retokenised > 0).then_some(found.retokenised),
             stopped_at: if ended { self.stopped_at(found.cached_tokens) } else { None },
             reason: found.stop.map(StopReason::name),
             evicted: found.evicted.map(evicted),
@@ -214,9 +226,8 @@ mod tests {
     fn stopped(cached_tokens: usize, stop: StopReason) -> Found {
         Found {
             cached_tokens,
-            host_tokens: 0,
-            disk_tokens: 0,
-            remote_tokens: 0,
+            loaded: ByLevel::default(),
+            retokenised: 0,
             stop: Some(stop),
             evicted: None,
             now: Duration::ZERO,
@@ -293,7 +304,12 @@ mod tests {
     #[test]
     fn tiers_add_up() {
         let asked = asked("Once upon a time", None);
-        let found = Found { disk_tokens: 2, ..stopped(3, StopReason::LoadFailed) };
-        assert_eq!(value(&asked.cache_report(found))["by_tier"], json!({"ram": 1, "disk": 2}));
+        for level in Level::ALL {
+            let loaded = ByLevel::of(level, 2);
+            let found = Found { loaded, ..stopped(3, StopReason::LoadFailed) };
+            let report = value(&asked.cache_report(found));
+            let by_tier = &report["by_tier"];
+            assert_eq!((&by_tier["ram"], &by_tier[level.name()]), (&json!(1), &json!(2)), "{by_tier}");
+        }
     }
 }

@@ -13,8 +13,10 @@ use std::{
 
 use kvik_cache::{BLOCK_POSITIONS, Token};
 use kvik_engine::api::{AdapterMix, Report, Request};
+use kvik_session::PromptMarks;
 use serde::Serialize;
 
+use super::token_scale::TokenScale;
 use crate::described::JsonSchema;
 
 /// Maximum answers remembered.
@@ -62,8 +64,8 @@ pub(crate) enum Diagnosis {
 }
 
 impl Diagnosis {
-    /// OpenAI's `prompt_cache_diagnostics`, given the report of the tokens actually reused.
-    pub(crate) fn openai(self, report: &Report) -> CacheDiagnostics {
+    /// OpenAI's `prompt_cache_diagnostics` in the scale of a client, given the report of the tokens actually reused.
+    pub(crate) fn openai(self, report: &Report, scale: TokenScale) -> CacheDiagnostics {
         match self {
             Diagnosis::NotFound => CacheDiagnostics::ComparisonResponseNotFound,
             Diagnosis::Changed { part, common, reusable } => CacheDiagnostics::CacheMiss {
@@ -72,8 +74,8 @@ impl Diagnosis {
                     Part::Tools => MissReason::ToolsChanged,
                     Part::System | Part::Settings | Part::Messages => MissReason::InputChanged,
                 },
-                cache_missed_tokens: reusable - common,
-                comparison_reusable_tokens: reusable,
+                cache_missed_tokens: scale.between(common, reusable),
+                comparison_reusable_tokens: scale.told(reusable),
             },
             Diagnosis::GoesOn { reusable } if report.cached_tokens >= reusable => CacheDiagnostics::CacheHit,
             // The request is not the cause; `kvik.cache.reason` gives it.
@@ -107,9 +109,7 @@ pub(crate) enum MissReason {
 #[derive(Debug, PartialEq, Eq)]
 struct Fingerprint {
     parts: Parts,
-    tokens: usize,
-    /// For each block of 16 tokens, the last one possibly shorter, the hash of all tokens up to its end.
-    chain: Vec<u64>,
+    prompt: PromptMarks,
 }
 
 /// Key of an answer among those of all tenants: salt and id.
@@ -137,27 +137,7 @@ impl Answered {
     }
 
     fn fingerprint(&self, parts: Parts, tokens: &[Token]) -> Fingerprint {
-        let chain = tokens.chunks(BLOCK_POSITIONS).scan(0, |before, block| {
-            *before = self.hash((*before, block));
-            Some(*before)
-        });
-        Fingerprint { parts, tokens: tokens.len(), chain: chain.collect() }
-    }
-
-    /// Leading tokens that a prompt has in common with an earlier one, in whole blocks of the latter.
-    fn common(&self, earlier: &Fingerprint, tokens: &[Token]) -> usize {
-        let mut before = 0;
-        let mut common = 0;
-        for &hash in &earlier.chain {
-            let end = (common + BLOCK_POSITIONS).min(earlier.tokens);
-            let Some(block) = tokens.get(common..end) else { break };
-            before = self.hash((before, block));
-            if before != hash {
-                break;
-            }
-            common = end;
-        }
-        common
+        Fingerprint { parts, prompt: PromptMarks::of(&self.hasher, (), tokens) }
     }
 
     fn find(&self, key: &Key) -> Option<Arc<Fingerprint>> {
@@ -166,13 +146,13 @@ impl Answered {
 
     fn remember(&self, key: Key, fingerprint: Fingerprint) {
         let mut memory = self.lock();
-        memory.blocks += fingerprint.chain.len();
+        memory.blocks += fingerprint.prompt.chain.len();
         memory.order.push_back(key.clone());
         memory.fingerprints.insert(key, Arc::new(fingerprint));
         while memory.order.len() > ANSWERS_MAX || memory.blocks > BLOCKS_MAX {
             let Some(oldest) = memory.order.pop_front() else { break };
             let forgotten = memory.fingerprints.remove(&oldest);
-            memory.blocks -= forgotten.map_or(0, |fingerprint| fingerprint.chain.len());
+            memory.blocks -= forgotten.map_or(0, |fingerprint| fingerprint.prompt.chain.len());
         }
     }
 
@@ -214,7 +194,10 @@ impl Comparison {
         let fingerprint = answered.fingerprint(parts, &request.prompt);
         let diagnose = |with| match answered.find(&(request.salt, with)) {
             None => Diagnosis::NotFound,
-            Some(earlier) => diagnose(&earlier, &fingerprint, answered.common(&earlier, &request.prompt)),
+            Some(earlier) => {
+                let common = fingerprint.prompt.common(&answered.hasher, &earlier.prompt, &request.prompt);
+                diagnose(&earlier, &fingerprint, common)
+            }
         };
         let diagnosis = with.map(diagnose);
         Comparison { key: (request.salt, id), fingerprint: Some(fingerprint), diagnosis, answered }
@@ -234,15 +217,16 @@ impl Comparison {
 }
 
 fn diagnose(earlier: &Fingerprint, fingerprint: &Fingerprint, common: usize) -> Diagnosis {
-    let reusable = earlier.tokens.min(fingerprint.tokens);
+    let (earlier_tokens, tokens) = (earlier.prompt.tokens, fingerprint.prompt.tokens);
+    let reusable = earlier_tokens.min(tokens);
     // Blocks of another model are not reused, even for equal tokens.
     let common = if earlier.parts.model == fingerprint.parts.model { common } else { 0 };
     // The last token of a prompt is always computed.
-    let goes_on = Diagnosis::GoesOn { reusable: common.min(fingerprint.tokens.saturating_sub(1)) };
+    let goes_on = Diagnosis::GoesOn { reusable: common.min(tokens.saturating_sub(1)) };
     match first_change(&earlier.parts, &fingerprint.parts) {
-        _ if common == earlier.tokens => goes_on,
+        _ if common == earlier_tokens => goes_on,
         Some(part) => Diagnosis::Changed { part, common, reusable },
-        None if common + OPENING_TOKENS >= earlier.tokens => goes_on,
+        None if common + OPENING_TOKENS >= earlier_tokens => goes_on,
         // The template renders earlier messages differently than before.
         None => Diagnosis::Changed { part: Part::Messages, common, reusable },
     }
@@ -275,8 +259,8 @@ mod tests {
     fn diagnosis(earlier: (Parts, &[Token]), now: (Parts, &[Token])) -> Diagnosis {
         let answered = Answered::default();
         let earlier = answered.fingerprint(earlier.0, earlier.1);
-        let common = answered.common(&earlier, now.1);
-        diagnose(&earlier, &answered.fingerprint(now.0, now.1), common)
+        let fingerprint = answered.fingerprint(now.0, now.1);
+        diagnose(&earlier, &fingerprint, fingerprint.prompt.common(&answered.hasher, &earlier.prompt, now.1))
     }
 
     #[test]
@@ -323,7 +307,7 @@ mod tests {
     fn openais_words() {
         let report = |cached_tokens| Report { cached_tokens, ..Report::default() };
         let check = |found: Diagnosis, cached, expect: Value| {
-            assert_eq!(value(&found.openai(&report(cached))), expect)
+            assert_eq!(value(&found.openai(&report(cached), TokenScale::default())), expect)
         };
         check(Diagnosis::NotFound, 0, json!({"type": "comparison_response_not_found"}));
         check(Diagnosis::Several, 0, json!({"type": "unavailable"}));
@@ -341,6 +325,12 @@ mod tests {
             });
             check(Diagnosis::Changed { part, common: 30, reusable: 100 }, 30, miss);
         }
+        let changed = Diagnosis::Changed { part: Part::Messages, common: 30, reusable: 100 };
+        let told = value(&changed.openai(&report(30), TokenScale::of(1_000, 300)));
+        assert_eq!(
+            (&told["cache_missed_tokens"], &told["comparison_reusable_tokens"]),
+            (&json!(234), &json!(334))
+        );
     }
 
     #[test]
@@ -352,7 +342,8 @@ mod tests {
         }
         assert_eq!(answered.lock().fingerprints.len(), ANSWERS_MAX);
         assert!(answered.find(&key(9)).is_none() && answered.find(&key(10)).is_some());
-        let long = Fingerprint { parts: Parts::default(), tokens: 16, chain: vec![0; BLOCKS_MAX] };
+        let prompt = PromptMarks { tokens: 16, chain: vec![0; BLOCKS_MAX] };
+        let long = Fingerprint { parts: Parts::default(), prompt };
         answered.remember(key(0), long);
         assert_eq!(answered.lock().fingerprints.len(), 1, "the long one alone fills the memory");
         assert_eq!(answered.lock().blocks, BLOCKS_MAX);

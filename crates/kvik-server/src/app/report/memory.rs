@@ -1,7 +1,7 @@
 //! `kvik.memory` in the OpenAPI document. The memory crate defines the object itself (`TurnReport`); the tests check
 //! every answer that carries one against these types.
 
-use crate::described::JsonSchema;
+use crate::{app::memory::SummarySource, described::JsonSchema};
 
 /// What was read of a conversation that is remembered beyond the context.
 #[derive(JsonSchema)]
@@ -49,6 +49,7 @@ struct Tokens {
 struct SummaryReport {
     age_s: u64,
     updates: u64,
+    kind: SummarySource,
     /// Why no newer one was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<String>,

@@ -2,9 +2,11 @@
 
 pub(crate) mod cache;
 pub(crate) mod comparison;
+pub(crate) mod loops;
 #[cfg(test)]
 mod memory;
 pub(crate) mod retain;
 pub mod spans;
+pub(crate) mod token_scale;
 pub(crate) mod trailer;
 pub(crate) mod usage;

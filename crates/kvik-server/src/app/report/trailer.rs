@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use kvik_engine::api::{Event, Report, Request};
 use kvik_memory::{conversations::ConversationTurn, deletions::Owner, memory::TurnReport};
+use kvik_session::Chat;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     cache::{Asked, CacheReport},
     comparison::{CacheDiagnostics, Comparable, Comparison, Diagnosis},
+    loops::{self, LoopReport},
     retain::{Given, RetainReport},
+    token_scale::TokenScale,
     usage::{Timings, Usage},
 };
 use crate::{
@@ -19,7 +22,10 @@ use crate::{
         conversations::{ConversationReport, Writing},
         kept_prefix::KeptPrefix,
         memory::RememberedTurn,
+        next_turn::NextTurn,
         responses::ResponseTurn,
+        running_answers::ResumableTurn,
+        settled::SettledPiece,
         spans::{AnswerSpan, Came},
         state::App,
     },
@@ -34,6 +40,9 @@ use kvik_serving::retaining::Retaining;
 pub(crate) struct KvikReport {
     /// One object for a single prompt, an array for several; null while the prompt has not ended.
     cache: Option<OneOrAll<CacheReport>>,
+    /// The window that clients assume under this name: counts outside this object are told as if it were the context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    told_window: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retain: Option<OneOrAll<RetainReport>>,
     /// What was read of a conversation that is remembered beyond the context.
@@ -42,6 +51,12 @@ pub(crate) struct KvikReport {
     memory: Option<TurnReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationReport>,
+    /// Where an answer fell into a loop; an array for several answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#loop: Option<OneOrAll<LoopReport>>,
+    /// What of the system message was read behind what is said before the first answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    settled: Vec<SettledPiece>,
     /// What of a schema is not enforced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     schema_notes: Vec<String>,
@@ -66,10 +81,14 @@ pub(crate) struct Origin {
     pub(crate) messages: Option<Value>,
     /// The input of the answer's comparison, where the API supports one.
     pub(crate) comparable: Option<Comparable>,
+    /// What of the system message is read elsewhere.
+    pub(crate) settled: Vec<SettledPiece>,
     /// Parts of a schema that are not enforced.
     pub(crate) schema_notes: Vec<String>,
     /// Fields of the body that were ignored, known once all of it was read.
     pub(crate) notes: Vec<String>,
+    /// The scale in which the client is told token counts.
+    pub(crate) scale: TokenScale,
     /// The compressed prefix that each prompt reads.
     pub(crate) kept_prefix: Option<KeptPrefix>,
     /// A turn of a conversation that may be longer than the context.
@@ -78,6 +97,12 @@ pub(crate) struct Origin {
     pub(crate) conversation: Option<ConversationTurn>,
     /// An answer that is to be stored.
     pub(crate) response: Option<ResponseTurn>,
+    /// The question of an answer that goes on without its client.
+    pub(crate) question: Option<ResumableTurn>,
+    /// The settings of a chat whose next turn may be computed ahead.
+    pub(crate) goes_on: Option<Chat>,
+    /// Whether its client says that there will be one.
+    pub(crate) is_expected: bool,
 }
 
 impl Origin {
@@ -109,13 +134,19 @@ pub(crate) struct Trailer {
     retaining: Arc<Retaining>,
     /// The engine's report of each and its wording; `None` until the prompt has ended.
     ended: Vec<Option<Ended>>,
+    /// The loops of answers, with the prompts' indexes.
+    loops: Vec<(usize, LoopReport)>,
     comparison: Option<Comparison>,
+    settled: Vec<SettledPiece>,
     schema_notes: Vec<String>,
     notes: Vec<String>,
     memory: Option<Remembering>,
     conversation: Option<ConversationReport>,
+    /// Present until the answer has ended.
+    next: Option<NextTurn>,
     /// Prices; without them an answer reports no cost.
     prices: Option<Prices>,
+    scale: TokenScale,
     /// Present until all prompts have ended.
     unwritten: Option<Unwritten>,
     /// Span for tracing.
@@ -167,17 +198,20 @@ impl Trailer {
         mut origin: Origin,
         came: Came,
         requests: &[Request],
-        prices: Option<Prices>,
+        (prices, owners): (Option<Prices>, Vec<Owner>),
     ) -> Trailer {
         let ended = requests.iter().map(|_| None).collect();
         let comparable = origin.comparable.take();
         let id = comparable.as_ref().map(|comparable| comparable.id.as_str());
         let span = app.config.spans.as_ref().map(|spans| AnswerSpan::new(spans, came, id, requests));
         let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
+        let settled = std::mem::take(&mut origin.settled);
         let schema_notes = std::mem::take(&mut origin.schema_notes);
         let notes = std::mem::take(&mut origin.notes);
+        let scale = origin.scale;
         let given = requests.iter().map(Given::to).collect();
         let retaining = app.serving.retaining.clone();
+        let next = NextTurn::of(app, requests, (origin.goes_on.take(), origin.is_expected), owners);
         let memory = origin.memory.take().map(|turn| Remembering { turn, answer: String::new() });
         let conversation = origin.conversation.as_ref().map(ConversationReport::of);
         let unwritten = Unwritten::take(&mut origin);
@@ -187,12 +221,16 @@ impl Trailer {
             given,
             retaining,
             ended,
+            loops: Vec::new(),
             comparison,
+            settled,
             schema_notes,
             notes,
             memory,
             conversation,
+            next,
             prices,
+            scale,
             unwritten,
             span,
         }
@@ -210,9 +248,14 @@ impl Trailer {
             let retain = self.given[prompt].report(report.retained.as_deref(), &self.retaining);
             self.ended[prompt] = Some(Ended { report: report.clone(), cache, retain });
         }
+        if let (Some(memory), &Event::Finished { choice: 0, reason }) = (&mut self.memory, event) {
+            loops::cut(&mut memory.answer, reason);
+        }
+        self.loops.extend(LoopReport::of(event).map(|found| (prompt, found)));
         if let (Some(memory), Event::Text { choice: 0, text, .. }) = (&mut self.memory, event) {
             memory.answer.push_str(text);
         }
+        self.next.iter_mut().for_each(|next| next.note(event));
         self.span.iter_mut().for_each(|span| span.note(event));
         if self.is_complete() {
             let total = self.total();
@@ -227,9 +270,19 @@ impl Trailer {
         if self.is_complete() { self.unwritten.take() } else { None }
     }
 
+    /// Has the next turn computed, once the answer has ended. `thoughts_return` says that clients of its dialect send
+    /// thoughts back; a conversation that the server keeps has them.
+    pub(crate) fn compute_next(&mut self, answer: impl FnOnce() -> Option<Value>, thoughts_return: bool) {
+        let Some(next) = self.next.take_if(|_| self.ended.iter().all(Option::is_some)) else { return };
+        if let (Some(answer), Some(asked)) = (answer(), self.asked.first_mut()) {
+            let thoughts_return = thoughts_return || self.conversation.is_some();
+            next.compute((&asked.tokens, asked.messages.take()), answer, thoughts_return);
+        }
+    }
+
     /// Marks the answer as failed: nothing of it is written, and the conversation's next turn may begin.
     pub(crate) fn fail(&mut self, error: &str) {
-        self.unwritten = None;
+        (self.unwritten, self.next) = (None, None);
         self.span.iter_mut().for_each(|span| span.fail(error));
     }
 
@@ -243,9 +296,19 @@ impl Trailer {
         self.usage_of(&self.total())
     }
 
+    /// The same, with the number of thinking tokens in the answers.
+    pub(crate) fn usage_with_thoughts(&self, reasoning_tokens: usize) -> Usage {
+        Usage::of(&self.total(), self.prices.as_ref()).with_thoughts(reasoning_tokens).told(self.scale)
+    }
+
     /// OpenAI's `usage` of a report.
     pub(crate) fn usage_of(&self, report: &Report) -> Usage {
-        Usage::of(report, self.prices.as_ref())
+        Usage::of(report, self.prices.as_ref()).told(self.scale)
+    }
+
+    /// The scale in which the client is told token counts.
+    pub(crate) fn scale(&self) -> TokenScale {
+        self.scale
     }
 
     /// The ending of the answer: times of all prompts together, cache and retention of each (an object for a single
@@ -257,8 +320,10 @@ impl Trailer {
         let retain = (!retains.is_empty()).then(|| retains.into());
         Ending {
             timings: Timings::of(&self.total()),
-            kvik: self.kvik_of(Some(caches.into()), retain),
-            prompt_cache_diagnostics: self.diagnosis().map(|diagnosis| diagnosis.openai(&self.total())),
+            kvik: self.kvik_of(Some(caches.into()), retain, |_| true),
+            prompt_cache_diagnostics: self
+                .diagnosis()
+                .map(|diagnosis| diagnosis.openai(&self.total(), self.scale)),
         }
     }
 
@@ -271,20 +336,28 @@ impl Trailer {
     pub(crate) fn kvik(&self, prompt: usize) -> KvikReport {
         let ended = self.ended[prompt].as_ref();
         let cache = ended.map(|ended| OneOrAll::One(ended.cache.clone()));
-        self.kvik_of(cache, ended.and_then(|ended| ended.retain.clone()).map(OneOrAll::One))
+        let retain = ended.and_then(|ended| ended.retain.clone()).map(OneOrAll::One);
+        self.kvik_of(cache, retain, |of| of == prompt)
     }
 
-    /// The object `kvik` with the conversation's reports and the parts of the schema that were not enforced.
+    /// The object `kvik` with the loops of the answers to these prompts, the conversation's reports and the parts of the
+    /// schema that were not enforced.
     fn kvik_of(
         &self,
         cache: Option<OneOrAll<CacheReport>>,
         retain: Option<OneOrAll<RetainReport>>,
+        is_reported: impl Fn(usize) -> bool,
     ) -> KvikReport {
+        let loops = self.loops.iter().filter(|(prompt, _)| is_reported(*prompt));
+        let loops: Vec<LoopReport> = loops.map(|(_, found)| found.clone()).collect();
         KvikReport {
             cache,
+            told_window: self.scale.window(),
             retain,
+            r#loop: (!loops.is_empty()).then(|| loops.into()),
             memory: self.memory.as_ref().map(|memory| memory.turn.report().clone()),
             conversation: self.conversation.clone(),
+            settled: self.settled.clone(),
             schema_notes: self.schema_notes.clone(),
             notes: self.notes.clone(),
         }

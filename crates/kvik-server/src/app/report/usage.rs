@@ -7,6 +7,7 @@ use std::time::Duration;
 use kvik_engine::api::Report;
 use serde::Serialize;
 
+use super::token_scale::TokenScale;
 use crate::{accounts::prices::Prices, described::JsonSchema};
 
 /// OpenAI's `usage`.
@@ -54,6 +55,24 @@ impl Usage {
     /// Adds the number of thinking tokens in the answer.
     pub(crate) fn with_thoughts(self, reasoning_tokens: usize) -> Usage {
         Usage { completion_tokens_details: Some(ReasoningTokens { reasoning_tokens }), ..self }
+    }
+
+    /// The same counts in the scale of a client. The cost is that of the real ones.
+    pub(crate) fn told(self, scale: TokenScale) -> Usage {
+        let (prompt, all) = (self.prompt_tokens, self.total_tokens);
+        let thoughts = |thoughts: ReasoningTokens| ReasoningTokens {
+            reasoning_tokens: scale.between(prompt, prompt + thoughts.reasoning_tokens),
+        };
+        Usage {
+            prompt_tokens: scale.told(prompt),
+            completion_tokens: scale.between(prompt, all),
+            total_tokens: scale.told(all),
+            prompt_tokens_details: PromptTokens {
+                cached_tokens: scale.told(self.prompt_tokens_details.cached_tokens),
+            },
+            completion_tokens_details: self.completion_tokens_details.map(thoughts),
+            ..self
+        }
     }
 }
 
@@ -125,21 +144,14 @@ mod tests {
         Report {
             prompt_tokens: 200,
             cached_tokens: 160,
-            host_tokens: 0,
-            disk_tokens: 0,
-            remote_tokens: 0,
+            retokenised: 0,
             computed_tokens: 40,
             generated_tokens: 10,
             drafted_tokens: 6,
             accepted_tokens: 4,
-            recomputed_tokens: 0,
-            admitted_at: Duration::ZERO,
-            queued: Duration::ZERO,
             prefill: Duration::from_millis(80),
             decode: Duration::from_millis(500),
-            cache: None,
-            evicted: None,
-            retained: None,
+            ..Report::default()
         }
     }
 
@@ -161,6 +173,20 @@ mod tests {
             "prompt_tokens_details": {"cached_tokens": 160},
         });
         assert_eq!(value(&Usage::of(&report(), None)), expect);
+    }
+
+    #[test]
+    fn usage_in_a_clients_scale_adds_up_and_costs_the_same() {
+        let prices: Prices = toml::from_str("input = 1.0\ncached = 0.5\noutput = 2.0").unwrap();
+        let real = Usage::of(&report(), Some(&prices)).with_thoughts(4);
+        let told = value(&real.clone().told(TokenScale::of(1_000, 300)));
+        let expect = json!({
+            "prompt_tokens": 667, "completion_tokens": 33, "total_tokens": 700,
+            "prompt_tokens_details": {"cached_tokens": 534},
+            "completion_tokens_details": {"reasoning_tokens": 13}, "cost": value(&real)["cost"],
+        });
+        assert_eq!(told, expect);
+        assert_eq!(value(&real.clone().told(TokenScale::default())), value(&real));
     }
 
     #[test]

@@ -10,7 +10,9 @@ use crate::{
     app::{keys::Caller, metrics::shelf::ModelNumbers, state::App},
     http::error::ApiError,
 };
-use kvik_serving::{HostText, ModelCard, Serving, causes::with_causes, means};
+use kvik_serving::{
+    HostText, ModelCard, Serving, causes::with_causes, means, settings::told_window::ToldWindow,
+};
 
 /// The source from which a server learns its models.
 pub trait Catalogue: Send + Sync {
@@ -44,6 +46,8 @@ pub struct Described {
     pub template: Option<String>,
     /// Sampling of requests that set none.
     pub sampling: SamplingDefaults,
+    /// Names of the model under which clients assume another window than its context.
+    pub told_windows: Vec<ToldWindow>,
 }
 
 impl Described {
@@ -57,7 +61,13 @@ impl Described {
             vocabulary: texts.tokenizer.vocab_len(),
             template: texts.template.as_ref().map(|template| template.source().to_owned()),
             sampling: app.sampling(),
+            told_windows: app.config.told_windows.clone(),
         }
+    }
+
+    /// The context that clients are told under this name.
+    pub(crate) fn context_under(&self, name: &str) -> usize {
+        ToldWindow::under(&self.told_windows, name).map_or(self.context, |told| told.tokens)
     }
 }
 
@@ -158,12 +168,12 @@ pub struct Listed {
 
 impl Entry {
     /// The only model of a server.
-    pub(super) fn alone(name: &str) -> Entry {
+    pub(super) fn alone(card: &ModelCard) -> Entry {
         Entry {
-            name: name.to_owned(),
-            aliases: Vec::new(),
+            name: card.name.clone(),
+            aliases: Some(card.own_name.clone()).filter(|own| *own != card.name).into_iter().collect(),
             adapters: Vec::new(),
-            source: String::new().into(),
+            source: card.source.clone(),
             bytes: 0,
             file: ModelFile::default(),
             keep_alive: None,
@@ -191,6 +201,11 @@ impl Shelf {
     pub(crate) fn list(&self, caller: &Caller) -> Vec<Listed> {
         let (now, places) = (self.now(), self.places());
         there(&places, caller).map(|place| place.listed(now)).collect()
+    }
+
+    /// The model that answers a caller's request which names none; `None` without models.
+    pub(crate) fn default_name(&self, caller: &Caller) -> Option<String> {
+        self.find("", caller).ok().map(|found| found.name)
     }
 
     /// A model by name.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use kvik_cache::DeletedPrompts;
-use kvik_engine::schedule::disk::forget_at_rest as erase_at_rest;
+use kvik_engine::{schedule::disk::forget_at_rest as erase_at_rest, stats::DiskRole};
 use kvik_memory::{
     conversations::ConversationError,
     deletions::{Deletion, Owner},
@@ -36,7 +36,7 @@ enum Undeleted {
     Moving,
     #[error("blocks that were computed for it are in use or not erased yet")]
     Blocks,
-    #[error("another process has a disk cache open that may hold blocks of it")]
+    #[error("another process writes a disk cache that may hold blocks of it")]
     ElsewhereOpen,
     #[error(transparent)]
     Conversation(#[from] ConversationError),
@@ -155,10 +155,12 @@ impl Shelf {
                 return Err(Undeleted::Blocks);
             }
         }
-        let open = apps.iter().filter(|app| app.serving.engine.stats().disk.is_some()).count();
+        let stats = apps.iter().map(|app| app.serving.engine.stats());
+        let written =
+            stats.filter(|stats| stats.disk.is_some_and(|disk| disk.role == DiskRole::Writer)).count();
         for folder in self.cache_folders() {
-            // Caches that are open in this process were handled above.
-            if erase_at_rest(&folder, noted.salt, &prompts)?.in_use > open {
+            // Caches that this process writes were handled above.
+            if erase_at_rest(&folder, noted.salt, &prompts)?.in_use > written {
                 return Err(Undeleted::ElsewhereOpen);
             }
         }

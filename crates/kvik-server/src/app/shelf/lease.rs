@@ -18,7 +18,7 @@ use kvik_cache::TenantId;
 use tokio::sync::oneshot;
 
 use super::{Place, Shelf};
-use crate::app::generation::AnswerComputed;
+use crate::app::generation::{AnswerComputed, AnswerGoesOn};
 use kvik_serving::settings::keep_alive::KeepAlive;
 
 /// A lease, which keeps a model in memory until it is dropped.
@@ -70,6 +70,13 @@ impl Lease {
     pub(crate) fn until_the_end_of(self, response: Response) -> Response {
         let is_whole = response.body().size_hint().exact().is_some();
         if is_whole || self.user.is_none() || self.counted.as_ref().is_none_or(|(shelf, _)| shelf.has_one()) {
+            return response;
+        }
+        if let Some(goes_on) = response.extensions().get::<AnswerGoesOn>().cloned() {
+            tokio::spawn(async move {
+                goes_on.wait().await;
+                drop(self);
+            });
             return response;
         }
         let computed = response.extensions().get::<AnswerComputed>().cloned();

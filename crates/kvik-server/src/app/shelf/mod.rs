@@ -126,7 +126,7 @@ impl Shelf {
 
     /// A shelf with a single model, which took `took` to load and is never unloaded.
     pub fn of(open: OpenModel, took: Duration) -> Arc<Shelf> {
-        let entry = Entry::alone(&open.app.serving.model.name);
+        let entry = Entry::alone(&open.app.serving.model);
         let shelf = Shelf::with(open.app.server.clone(), vec![entry], u64::MAX, None);
         let entry = shelf.places()[0].entry.clone();
         shelf.put(0, &entry, Ok(open), took);
@@ -265,6 +265,7 @@ impl Shelf {
 
     /// Gives running requests up to `grace` to finish, and ends all engines.
     pub async fn shutdown(&self, grace: Duration) {
+        self.open_apps().iter().for_each(|app| app.serving.next_turns.stop());
         let ending: Vec<_> = self
             .handles()
             .into_iter()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use kvik_shelf::{ModelName, ModelSource, Progress, Shelf as Names, ShelfError};
+use kvik_shelf::{ModelName, ModelSource, Progress, Shelf as Names, ShelfError, Short};
 use tokio::{sync::watch, task::JoinHandle};
 
 use super::{Found, Shelf};
@@ -51,21 +51,13 @@ impl Pull {
 }
 
 impl Shelf {
-    /// Starts pulling a model of the hub, which is named after its source.
+    /// Starts pulling a model of the hub, which is named as it is asked for: by a short name, or after its source.
     ///
     /// # Errors
     /// If the source is not on the hub, or this server does not serve pulled models.
     pub(crate) fn pull(self: &Arc<Self>, source: &str) -> Result<Pull, ApiError> {
         let names = self.names()?;
-        let source: ModelSource = source.parse().map_err(of_shelf)?;
-        if let ModelSource::Path(path) = source {
-            let message = format!(
-                "`{}` is no model of the Hugging Face hub: kvik pulls hf.co/OWNER/REPO and hf.co/OWNER/REPO:Q4_K_M",
-                path.display()
-            );
-            return Err(ApiError::bad_request(message).at("model"));
-        }
-        let name = source.default_name().map_err(of_shelf)?;
+        let (source, name) = on_hub(source)?;
         let (sender, progress) = watch::channel(Vec::new());
         let shelf = self.clone();
         let end = tokio::spawn(async move {
@@ -132,10 +124,32 @@ impl Shelf {
         self.names().is_ok()
     }
 
+    /// Maximum bytes of a pulled model whose file is left open; `None` if that is unknown or nothing can be pulled.
+    pub(crate) fn pulled_bytes_max(&self) -> Option<u64> {
+        self.names().ok()?.memory_bytes()
+    }
+
     /// Number of models.
     pub(crate) fn count(&self) -> usize {
         self.places().iter().filter(|place| !place.is_gone).count()
     }
+}
+
+/// The source that a text means on the hub, and the name of its model.
+fn on_hub(text: &str) -> Result<(ModelSource, ModelName), ApiError> {
+    if let Some(Short { name, source }) = Short::of(text) {
+        return Ok((ModelSource::Hub(source), name));
+    }
+    let source: ModelSource = text.parse().map_err(of_shelf)?;
+    if let ModelSource::Path(path) = source {
+        let message = format!(
+            "`{}` is no model of the Hugging Face hub: kvik pulls short names (`kvik search` lists them), hf.co/OWNER/REPO and hf.co/OWNER/REPO:Q4_K_M",
+            path.display()
+        );
+        return Err(ApiError::bad_request(message).at("model"));
+    }
+    let name = source.default_name().map_err(of_shelf)?;
+    Ok((source, name))
 }
 
 /// The name without the tag `latest`, which Ollama's clients append.

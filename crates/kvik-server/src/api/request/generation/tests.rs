@@ -50,6 +50,10 @@ fn the_defaults_are_kviks() {
             kept_prefix: None,
             memory: None,
             conversation: None,
+            resume: false,
+            stop_loops: false,
+            settle: None,
+            next_turn: None,
             constraint: None,
             schema_notes: vec![]
         }

@@ -1,0 +1,377 @@
+//! Answers of stored conversations that go on without their client, which may come back for the rest.
+//!
+//! ```text
+//! engine ──► frames ──► task ──► buffer ──► the client that asked
+//!                                   '─────► clients that come later, from an event on
+//! ```
+//!
+//! The task reads an answer as fast as it comes: no client holds it up, and none ends it by leaving. A buffer is
+//! bounded, is found by the conversation's tenant only, and outlives its answer by a moment, for a client that comes
+//! back just then.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use kvik_cache::TenantId;
+use kvik_memory::conversations::ConversationKey;
+use serde_json::Value;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+
+use super::wire::Frame;
+use crate::http::body_memory::{BodyMemory, BodyShare};
+
+/// Maximum bytes of the buffered frames of one answer; the oldest frames are dropped beyond them.
+const BYTES_MAX: u64 = 4 << 20;
+/// How long a complete answer can be read again.
+const LIFE: Duration = Duration::from_secs(30);
+/// Frames that are read from a buffer at a time.
+const FRAMES: usize = 64;
+
+/// The answers that run or ended a moment ago, by their conversations.
+#[derive(Default)]
+pub(crate) struct RunningAnswers(Mutex<BTreeMap<ConversationKey, Arc<RunningAnswer>>>);
+
+/// The new messages of a conversation's turn whose answer may be resumed.
+pub(crate) struct ResumableTurn {
+    pub(crate) key: ConversationKey,
+    pub(crate) messages: Vec<Value>,
+    /// Messages of the conversation once it is answered.
+    pub(crate) messages_after: usize,
+}
+
+/// A place for an answer that is about to begin.
+pub(crate) struct Resumable {
+    answers: Arc<RunningAnswers>,
+    key: ConversationKey,
+    answer: Arc<RunningAnswer>,
+}
+
+/// An answer that clients may follow.
+pub(crate) struct RunningAnswer {
+    buffer: Mutex<Buffer>,
+    /// Changes with every frame, and at the end.
+    changed: watch::Sender<()>,
+    stop: Notify,
+}
+
+/// The last frames of an answer.
+struct Buffer {
+    /// The messages that are answered.
+    question: Vec<Value>,
+    /// Messages of the conversation once it is answered.
+    messages_after: usize,
+    /// Index of the first buffered frame among all frames of the answer.
+    first: usize,
+    frames: VecDeque<Stored>,
+    bytes: u64,
+    share: BodyShare,
+    has_ended: bool,
+}
+
+/// A frame as text, which takes a fraction of the memory of its value.
+enum Stored {
+    Json(Box<str>),
+    End(&'static str),
+}
+
+impl RunningAnswers {
+    /// Reserves the place of the answer to a question of a tenant; `None` without memory for it.
+    pub(super) fn reserve(
+        self: &Arc<Self>,
+        ResumableTurn { key, messages: question, messages_after }: ResumableTurn,
+        memory: &Arc<BodyMemory>,
+        tenant: TenantId,
+    ) -> Option<Resumable> {
+        let (share, frames) = (memory.hold(tenant, 0)?, VecDeque::new());
+        let buffer = Buffer { question, messages_after, first: 0, frames, bytes: 0, share, has_ended: false };
+        let (changed, stop) = (watch::channel(()).0, Notify::new());
+        let answer = Arc::new(RunningAnswer { buffer: Mutex::new(buffer), changed, stop });
+        Some(Resumable { answers: self.clone(), key, answer })
+    }
+
+    /// The answer of a conversation that runs or ended a moment ago.
+    pub(crate) fn get(&self, key: &ConversationKey) -> Option<Arc<RunningAnswer>> {
+        self.lock().get(key).cloned()
+    }
+
+    /// The question of a conversation that is being answered, and the number of its messages once it is.
+    pub(crate) fn question(&self, key: &ConversationKey) -> Option<(Vec<Value>, usize)> {
+        let answer = self.get(key)?;
+        let buffer = answer.lock();
+        (!buffer.has_ended).then(|| (buffer.question.clone(), buffer.messages_after))
+    }
+
+    /// Whether there is no answer of any conversation.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Stops the answer of a conversation and waits until the conversation is free. Returns whether one was running.
+    pub(crate) async fn stop(&self, key: &ConversationKey) -> bool {
+        let Some(answer) = self.lock().remove(key) else { return false };
+        if answer.lock().has_ended {
+            return false;
+        }
+        answer.stop.notify_one();
+        answer.ended().await;
+        true
+    }
+
+    /// Drops what is buffered of a conversation's last answer.
+    pub(crate) fn forget(&self, key: &ConversationKey) {
+        self.lock().remove(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ConversationKey, Arc<RunningAnswer>>> {
+        // Every change of the map is one call, so the map is consistent after any panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Resumable {
+    /// Lets the frames of the answer come whether a client reads them or not. Returns the answer, and a receiver that
+    /// is closed when the last frame has come.
+    pub(super) fn begin(
+        self,
+        frames: impl Stream<Item = Frame> + Send + 'static,
+    ) -> (Arc<RunningAnswer>, watch::Receiver<()>) {
+        let Resumable { answers, key, answer } = self;
+        let (running, ended) = watch::channel(());
+        answers.lock().insert(key.clone(), answer.clone());
+        let begun = answer.clone();
+        tokio::spawn(async move {
+            // A task of its own, so that a panic is an end too.
+            let received = tokio::spawn(answer.clone().receive(frames)).await;
+            answer.end();
+            drop(running);
+            let left = Arc::downgrade(&answer);
+            drop(answer);
+            if received.unwrap_or(false) {
+                tokio::time::sleep(LIFE).await;
+            }
+            let mut answers = answers.lock();
+            // The next answer of the conversation may have taken its place.
+            if answers.get(&key).is_some_and(|found| Arc::as_ptr(found) == left.as_ptr()) {
+                answers.remove(&key);
+            }
+        });
+        (begun, ended)
+    }
+}
+
+impl RunningAnswer {
+    /// The frames from this one on, those to come included; `None` if it is not buffered any more.
+    pub(crate) fn follow(self: &Arc<Self>, from: usize) -> Option<ReceiverStream<Frame>> {
+        if from < self.lock().first {
+            return None;
+        }
+        let (sender, frames) = mpsc::channel(1);
+        tokio::spawn(self.clone().send_to(sender, from));
+        Some(ReceiverStream::new(frames))
+    }
+
+    /// Buffers the frames as they come. Returns whether the last one came, and false if the answer was stopped.
+    async fn receive(self: Arc<Self>, frames: impl Stream<Item = Frame> + Send) -> bool {
+        let mut frames = pin!(frames);
+        loop {
+            tokio::select! {
+                frame = frames.next() => match frame {
+                    Some(frame) => self.push(&frame),
+                    None => return true,
+                },
+                () = self.stop.notified() => return false,
+            }
+        }
+    }
+
+    /// Sends the frames from this one on to a client, until the client leaves or has fallen behind the buffer.
+    async fn send_to(self: Arc<Self>, sender: mpsc::Sender<Frame>, mut next: usize) {
+        let mut changed = self.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            let Some((frames, has_ended)) = self.read(next) else { return };
+            if frames.is_empty() {
+                if has_ended {
+                    return;
+                }
+                tokio::select! {
+                    _ = changed.changed() => continue,
+                    () = sender.closed() => return,
+                }
+            }
+            next += frames.len();
+            for frame in frames {
+                if sender.send(frame).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Some frames from this one on, and whether no more will come; `None` if it is not buffered any more.
+    fn read(&self, from: usize) -> Option<(Vec<Frame>, bool)> {
+        let buffer = self.lock();
+        let stored = buffer.frames.iter().skip(from.checked_sub(buffer.first)?).take(FRAMES);
+        Some((stored.map(Stored::frame).collect(), buffer.has_ended))
+    }
+
+    fn push(&self, frame: &Frame) {
+        let mut buffer = self.lock();
+        buffer.push(Stored::of(frame));
+        buffer.has_ended |= matches!(frame, Frame::End(_));
+        drop(buffer);
+        self.changed.send_replace(());
+    }
+
+    fn end(&self) {
+        self.lock().has_ended = true;
+        self.changed.send_replace(());
+    }
+
+    async fn ended(&self) {
+        let mut changed = self.changed.subscribe();
+        while !self.lock().has_ended {
+            // The sender is this answer's own, so the wait cannot fail.
+            let _ = changed.changed().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
+        // A frame is pushed or dropped as a whole, so the buffer is consistent after any panic.
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Buffer {
+    fn push(&mut self, frame: Stored) {
+        self.bytes += frame.bytes();
+        self.frames.push_back(frame);
+        while self.bytes > BYTES_MAX || !self.share.resize(self.bytes) {
+            let Some(oldest) = self.frames.pop_front() else { return };
+            self.bytes -= oldest.bytes();
+            self.first += 1;
+        }
+    }
+}
+
+impl Stored {
+    fn of(frame: &Frame) -> Stored {
+        match frame {
+            Frame::Json(json) => Stored::Json(json.to_string().into()),
+            Frame::End(text) => Stored::End(text),
+        }
+    }
+
+    fn frame(&self) -> Frame {
+        match self {
+            Stored::Json(text) => Frame::Json(serde_json::from_str(text).unwrap_or_default()),
+            Stored::End(text) => Frame::End(text),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Stored::Json(text) => text.len() as u64,
+            Stored::End(text) => text.len() as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TENANT: TenantId = TenantId(1);
+
+    fn key() -> ConversationKey {
+        ConversationKey { tenant: "a".to_owned(), id: "conv_1".to_owned() }
+    }
+
+    /// An answer of these frames, the sender of which stands for the engine.
+    fn begun(
+        answers: &Arc<RunningAnswers>,
+    ) -> (mpsc::Sender<Frame>, Arc<RunningAnswer>, watch::Receiver<()>) {
+        let question = ResumableTurn { key: key(), messages: vec![json!("asked")], messages_after: 2 };
+        let place = answers.reserve(question, &BodyMemory::new(1 << 20, false), TENANT).unwrap();
+        let (engine, frames) = mpsc::channel(1);
+        let (answer, ended) = place.begin(ReceiverStream::new(frames));
+        (engine, answer, ended)
+    }
+
+    fn frame(number: usize) -> Frame {
+        Frame::Json(json!({"number": number}))
+    }
+
+    async fn all(answer: &Arc<RunningAnswer>, from: usize) -> Vec<Frame> {
+        answer.follow(from).unwrap().collect().await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_followed_from_any_event_and_lives_a_moment_longer() {
+        let answers = Arc::<RunningAnswers>::default();
+        let (engine, answer, mut ended) = begun(&answers);
+        let mut early = answer.follow(0).unwrap();
+        for number in 0..100 {
+            engine.send(frame(number)).await.unwrap();
+        }
+        assert_eq!(early.next().await, Some(frame(0)));
+        drop(early);
+        assert_eq!(answers.question(&key()), Some((vec![json!("asked")], 2)));
+        let late = tokio::spawn(async move { all(&answer, 98).await });
+        engine.send(Frame::End("[DONE]")).await.unwrap();
+        drop(engine);
+        assert_eq!(late.await.unwrap(), [frame(98), frame(99), Frame::End("[DONE]")]);
+        assert!(ended.changed().await.is_err(), "it has ended");
+        assert_eq!(answers.question(&key()), None);
+        let again = answers.get(&key()).unwrap();
+        assert_eq!(all(&again, 0).await.len(), 101);
+        assert_eq!(all(&again, 1000).await, []);
+        tokio::time::sleep(LIFE + Duration::from_secs(1)).await;
+        assert!(answers.get(&key()).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_stopped_answer_ends_at_once_and_its_frames_are_dropped() {
+        let answers = Arc::<RunningAnswers>::default();
+        let (engine, answer, _ended) = begun(&answers);
+        engine.send(frame(0)).await.unwrap();
+        assert!(answers.stop(&key()).await);
+        assert!(engine.send(frame(1)).await.is_err(), "nobody takes more of it");
+        assert!(answers.get(&key()).is_none() && !answers.stop(&key()).await);
+        assert!(all(&answer, 0).await.len() <= 1);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_frames_of_a_long_answer_are_dropped() {
+        let answers = Arc::<RunningAnswers>::default();
+        let (engine, answer, mut ended) = begun(&answers);
+        let long = "x".repeat(BYTES_MAX as usize / 4);
+        for _ in 0..6 {
+            engine.send(Frame::Json(json!(long))).await.unwrap();
+        }
+        drop(engine);
+        assert!(ended.changed().await.is_err());
+        assert!(answer.follow(0).is_none(), "its beginning is gone");
+        assert_eq!(all(&answer, 3).await.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_new_answer_takes_the_place_of_the_last_one() {
+        let answers = Arc::<RunningAnswers>::default();
+        let (first, _, mut ended) = begun(&answers);
+        drop(first);
+        assert!(ended.changed().await.is_err());
+        let (second, answer, _ended) = begun(&answers);
+        assert!(Arc::ptr_eq(&answers.get(&key()).unwrap(), &answer));
+        answers.forget(&key());
+        assert!(answers.get(&key()).is_none());
+        drop(second);
+    }
+}
