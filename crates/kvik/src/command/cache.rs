@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use kvik_cache::tier::{Record, SlotId};
-use kvik_engine::store::{Picked, erase_at_rest};
+use kvik_engine::store::{Picked, erase_answers_at_rest, erase_at_rest};
 use kvik_remote::FleetKey;
 use serde_json::Value;
 use ureq::http::Method;
@@ -127,6 +127,7 @@ fn clear(server: &ServerArgs, place: &DiskPlace) -> anyhow::Result<()> {
         return Ok(());
     }
     let Some(folder) = place.directory() else { bail!("no server answers, and there is no disk cache") };
+    erase_answers_at_rest(&folder, None)?;
     let cleared = erase_at_rest(&folder, unpinned)?;
     println!(
         "no server answers; evicted {} blocks in {}, which frees {}",
@@ -135,7 +136,7 @@ fn clear(server: &ServerArgs, place: &DiskPlace) -> anyhow::Result<()> {
         ByteSize(cleared.bytes)
     );
     if cleared.in_use > 0 {
-        bail!("{} of its caches are in use by other processes and stay as they are", cleared.in_use);
+        bail!("{} of its caches are written by other processes and stay as they are", cleared.in_use);
     }
     Ok(())
 }
@@ -208,6 +209,17 @@ fn show(answer: &Value) {
                 "        {} blocks found at the start, {} written, {} read, {} faults",
                 disk["found_at_start"], disk["written_blocks"], disk["read_blocks"], disk["faults"]
             );
+            println!(
+                "        writes {}: {} today, {} a year at this rate, {} blocks wait in memory",
+                disk["write_policy"].as_str().unwrap_or_default(),
+                bytes(&disk["written_bytes_today"]),
+                bytes(&disk["written_bytes_per_year"]),
+                disk["waiting_blocks"]
+            );
+            if disk["writes"] == Value::Bool(false) {
+                let writer = disk["writer_pid"].as_u64().map_or_else(String::new, |pid| format!(" {pid}"));
+                println!("        another process{writer} writes it, and this one takes over when that ends");
+            }
         }
     }
 }

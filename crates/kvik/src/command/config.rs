@@ -25,6 +25,8 @@ use kvik_serving::settings::{dirs, home, logging::say};
 
 /// The key of the tables of models.
 const MODELS: &str = "models";
+/// The variable of `--url`, the server that commands ask. `kvik serve` has no such setting.
+const URL_VARIABLE: &str = "KVIK_URL";
 
 /// Adds the environment and the file as sources of the command's flags.
 pub(crate) fn configure(mut command: Command, args: &[OsString]) -> anyhow::Result<Command> {
@@ -32,12 +34,15 @@ pub(crate) fn configure(mut command: Command, args: &[OsString]) -> anyhow::Resu
     let (path, table) = read_file(args)?;
     check_keys(&table, &settings).with_context(|| format!("in {}", path.display()))?;
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    // A flag comes before every variable, also one that says the same in other words.
+    let has_address = ["host", "port"].iter().any(|long| is_word(&command, long, args));
     for name in names {
         command = command.mut_subcommand(name, |sub| {
             sub.mut_args(|arg| {
                 let arg = in_home(arg);
                 match setting_of(&arg, &settings) {
                     Some(setting) => with_defaults(arg, &setting, &table),
+                    None if arg.get_long() == Some("url") && !has_address => arg.env(URL_VARIABLE),
                     None => arg,
                 }
             })

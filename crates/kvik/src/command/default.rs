@@ -2,9 +2,12 @@
 
 use anyhow::Context;
 use clap::Args;
-use kvik_shelf::{DefaultModel, ModelName, Shelf, Short};
+use kvik_shelf::{DefaultModel, Kind, ModelName, Shelf};
 
-use kvik_serving::settings::models_dir::ModelsDirArgs;
+use kvik_serving::{
+    names::{self, Named},
+    settings::models_dir::ModelsDirArgs,
+};
 
 /// Shows or chooses the model that answers where a command names none
 #[derive(Debug, Args)]
@@ -42,14 +45,14 @@ pub(crate) fn run(args: &DefaultArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The name of a shelf's model, which may be written as a short name is.
+/// The name of a shelf's model, which may be written as a short name or a source is.
 fn name_of(shelf: &Shelf, text: &str) -> anyhow::Result<ModelName> {
-    match (shelf.find(text), Short::of(text)) {
-        (Err(_), Some(short)) => {
-            let found = shelf.find(short.name.as_str());
-            Ok(found.with_context(|| format!("`kvik pull {text}` fetches it first"))?.name)
+    match names::find(shelf, text, Kind::Model)? {
+        Named::Here(manifest) => Ok(manifest.name),
+        Named::OnHub { .. } => {
+            let found = shelf.find(text).with_context(|| format!("`kvik pull {text}` fetches it first"));
+            Ok(found?.name)
         }
-        (found, _) => Ok(found?.name),
     }
 }
 

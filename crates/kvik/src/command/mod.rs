@@ -1,9 +1,11 @@
 //! The commands, one file each: it reads the flags, runs the command and prints the result.
 
+mod backend;
 mod bench;
 mod cache;
 mod chat;
 mod cli;
+mod client;
 mod completions;
 mod config;
 mod cp;
@@ -14,6 +16,7 @@ mod eval;
 pub(crate) mod example;
 mod explain;
 pub(crate) mod flags;
+mod habits;
 mod health;
 mod images;
 mod inspect;
@@ -55,15 +58,17 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let (args, notes) = llama_flags::expand(std::env::args_os().collect::<Vec<OsString>>());
     notes.iter().for_each(|note| logging::say(&format!("note: {note}")));
     let command = config::configure(Cli::command(), &args)?;
-    let matches = config::matches(&command, &args).unwrap_or_else(|error| error.exit());
+    let matches = config::matches(&command, &args).or_else(habits::explain)?;
     stay_in_domain(&matches)?;
     let mut task = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task;
     let own = matches.subcommand().map_or(&matches, |(_, matches)| matches);
     task.take_model(own)?;
+    let sub = matches.subcommand_name().and_then(|name| command.find_subcommand(name)).unwrap_or(&command);
+    let loading = backend::loading_flag(sub, own);
     match task {
         Task::Serve(serve) => run_server(*serve, args),
-        Task::Chat(args) => chat::run(&args),
-        Task::Run(args) => run::run(&args, own, &command),
+        Task::Chat(args) => chat::run(&args, loading.as_deref()),
+        Task::Run(args) => run::run(&args, (own, loading.as_deref()), &command),
         Task::Search(args) => search::run(&args),
         Task::Pull(args) => pull::run(&args),
         Task::Default(args) => default::run(&args),
@@ -71,7 +76,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Show(args) => show::run(&args),
         Task::Cp(args) => cp::run(&args),
         Task::Rm(args) => rm::run(&args),
-        Task::Bench(args) => bench::run(&args),
+        Task::Bench(args) => bench::run(&args, loading.as_deref()),
         Task::Perplexity(args) => perplexity::run(&args),
         Task::Eval(args) => eval::run(&args),
         Task::Explain(args) => explain::run(&args),

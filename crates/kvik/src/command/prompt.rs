@@ -133,10 +133,12 @@ fn path(name: &str) -> String {
     format!("/v1/prompts/{}", escaped(name))
 }
 
+/// Words for the work of keeping a prompt. An answer without usage is of a prompt that was kept before.
 fn done(kept: &Value) -> String {
-    match kept["built"].as_bool() {
-        Some(true) => format!("{} of them computed", kept["computed_tokens"]),
-        _ => "unchanged and computed already".to_owned(),
+    match (&kept["usage"], kept["built"].as_bool()) {
+        (Value::Null, _) => "kept already, and unchanged".to_owned(),
+        (_, Some(true)) => format!("kept; {} of them computed", kept["computed_tokens"]),
+        _ => "kept; all of them were in the cache".to_owned(),
     }
 }
 
@@ -218,6 +220,16 @@ fn kept(prompt: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prompt_that_was_cached_is_told_from_one_that_was_kept() {
+        let check = |built: bool, usage: Value, expect: &str| {
+            assert_eq!(done(&json!({"built": built, "computed_tokens": 7, "usage": usage})), expect);
+        };
+        check(true, json!({"total_tokens": 9}), "kept; 7 of them computed");
+        check(false, json!({"total_tokens": 9}), "kept; all of them were in the cache");
+        check(false, Value::Null, "kept already, and unchanged");
+    }
 
     #[test]
     fn how_much_is_kept_is_a_part_of_the_policy() {

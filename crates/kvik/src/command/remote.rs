@@ -1,33 +1,61 @@
-//! HTTP client of a running server, for the commands that read or change its cache.
+//! The server that a command asks, and requests to it with one answer each.
 //!
-//! The only code that locates the server: `--url`, else the address at which `kvik serve` with the same settings
-//! listens, whether set by a flag, a variable (`KVIK_PORT`) or config.toml.
+//! The only code that locates the server: `--url`, or `KVIK_URL`; else the address at which `kvik serve` with the same
+//! settings listens, whether set by a flag, a variable (`KVIK_PORT`) or config.toml; else the one that this user runs,
+//! which has written itself down.
 
 use std::{fs, net::IpAddr, path::Path};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
-use ureq::http::{Method, Request};
+use ureq::http::{Method, Request, Uri};
+
+use super::{
+    client::AskError,
+    pid_file::{self, RunningServer},
+};
 
 /// Default address of a server.
 const LOCAL: &str = "127.0.0.1";
+const PORT: u16 = 8080;
 
 /// Address and key of a server.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
-    /// URL of the server [default: where `kvik serve` listens by the same settings, http://127.0.0.1:8080]
+    // Its variable, KVIK_URL, is read where no flag says another address; see `config`.
+    /// URL of the server [default: where `kvik serve` listens by the same settings, else the one that this user runs,
+    /// else http://127.0.0.1:8080]
     #[arg(long, value_name = "URL", global = true)]
     url: Option<String>,
-    // `kvik serve` has these two settings, which gives them their variables and their keys of config.toml here too.
+    // `kvik serve` has these three settings, which gives them their variables and their keys of config.toml here too.
     /// Where the server listens, without --url
-    #[arg(long, value_name = "HOST", default_value = LOCAL, hide = true, global = true)]
-    host: String,
-    #[arg(long, value_name = "PORT", default_value_t = 8080, hide = true, global = true)]
-    port: u16,
-    /// API key, where the server requires one
+    #[arg(long, value_name = "HOST", hide = true, global = true)]
+    host: Option<String>,
+    #[arg(long, value_name = "PORT", hide = true, global = true)]
+    port: Option<u16>,
+    /// Keys that the server of this machine asks for
+    #[arg(
+        long,
+        value_name = "KEY",
+        value_delimiter = ',',
+        hide = true,
+        hide_env_values = true,
+        global = true
+    )]
+    api_key: Vec<String>,
+    /// API key, where the server requires one [default: that of `kvik serve` by the same settings (KVIK_API_KEY), for a
+    /// server of this machine]
     #[arg(long, value_name = "KEY", env = "KVIK_KEY", hide_env_values = true, global = true)]
     key: Option<String>,
+}
+
+/// A server that may be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) url: String,
+    /// The only model that it has, as it has written that down.
+    pub(crate) model: Option<String>,
 }
 
 impl ServerArgs {
@@ -38,12 +66,53 @@ impl ServerArgs {
 
     /// The address to which requests are sent.
     pub(crate) fn url(&self) -> String {
-        let named = self.url.as_ref().map(|url| url.trim_end_matches('/').to_owned());
-        named.unwrap_or_else(|| url_of(&self.host, self.port))
+        let mut found = self.candidates().into_iter().map(|found| found.url);
+        let default = url_of(LOCAL, PORT);
+        if self.is_set() {
+            return found.next().unwrap_or(default);
+        }
+        let all: Vec<String> = found.collect();
+        match &all[..] {
+            [only] => only.clone(),
+            // None of several is meant more than the others.
+            _ => default,
+        }
     }
 
-    pub(crate) fn key(&self) -> Option<&str> {
+    /// Whether an address is named, by `--url` or its variable.
+    pub(crate) fn is_named(&self) -> bool {
+        self.url.is_some()
+    }
+
+    /// Whether anything says where the server is.
+    fn is_set(&self) -> bool {
+        self.is_named() || self.host.is_some() || self.port.is_some()
+    }
+
+    /// The server of the settings, which may not run; without any those that this user runs.
+    pub(crate) fn candidates(&self) -> Vec<Candidate> {
+        if !self.is_set() {
+            return pid_file::all().into_iter().map(Candidate::of).collect();
+        }
+        let running = pid_file::all().into_iter().map(Candidate::of);
+        let url = match &self.url {
+            Some(url) => url.trim_end_matches('/').to_owned(),
+            None => url_of(self.host.as_deref().unwrap_or(LOCAL), self.port.unwrap_or(PORT)),
+        };
+        let found = running.into_iter().find(|found| found.url == url);
+        vec![found.unwrap_or(Candidate { url, model: None })]
+    }
+
+    /// The key of a client, apart from those of the server's own settings.
+    pub(crate) fn own_key(&self) -> Option<&str> {
         self.key.as_deref()
+    }
+
+    /// The key for a server at this address. Keys of this machine's settings are sent to no other machine.
+    pub(crate) fn key_for(&self, url: &str) -> Option<&str> {
+        let is_own = || !self.is_named() || is_here(url);
+        let of_settings = || self.api_key.iter().map(|key| key.trim()).find(|key| !key.is_empty());
+        self.own_key().or_else(|| of_settings().filter(|_| is_own()))
     }
 
     pub(crate) fn with_key(self, key: Option<String>) -> ServerArgs {
@@ -61,28 +130,39 @@ impl ServerArgs {
 
     /// Sends a request, with a JSON body or none, and returns the JSON of the response.
     pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        let url = format!("{}{path}", self.url());
+        let server = self.url();
+        let url = format!("{server}{path}");
         let mut request =
             Request::builder().method(method).uri(&url).header("content-type", "application/json");
-        if let Some(key) = &self.key {
+        if let Some(key) = self.key_for(&server) {
             request = request.header("authorization", format!("Bearer {key}"));
         }
         let request = request.body(body.map(Value::to_string).unwrap_or_default())?;
         let config =
             ureq::Agent::config_builder().http_status_as_error(false).allow_non_standard_methods(true);
         let response = kvik_shelf::tls::agent(config).run(request);
-        let mut response = response.with_context(|| {
-            format!("{url} does not answer; is `kvik serve` running there? --url names another address")
-        })?;
+        let mut response =
+            response.map_err(|error| AskError::Unreachable { url: url.clone(), source: Box::new(error) })?;
         let text =
             response.body_mut().read_to_string().with_context(|| format!("the answer of {url} broke off"))?;
-        let answer: Value =
-            serde_json::from_str(&text).with_context(|| format!("{url} did not answer as kvik does"))?;
         if !response.status().is_success() {
-            bail!("{}", answer["error"]["message"].as_str().unwrap_or("the server refused the request"));
+            return Err(AskError::refused(Some(&server), response.status(), &text).into());
         }
-        Ok(answer)
+        serde_json::from_str(&text).map_err(|_| AskError::Foreign { url }.into())
     }
+}
+
+impl Candidate {
+    fn of(server: RunningServer) -> Candidate {
+        Candidate { url: server.url, model: server.model }
+    }
+}
+
+/// Whether a URL names this machine as only this machine can.
+fn is_here(url: &str) -> bool {
+    let host = url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// The URL for a client on this machine of a server that listens at this address.
@@ -135,8 +215,8 @@ mod tests {
         }
         assert_eq!(
             names,
-            ["explain", "cache", "prompt", "ps", "health", "stop", "usage"],
-            "tests/it/asking.rs runs each but `stop`, which sends a signal"
+            ["chat", "run", "bench", "explain", "cache", "prompt", "ps", "health", "stop", "usage"],
+            "tests/it/asking.rs runs each but `stop`, which sends a signal, and those that can do without a server"
         );
     }
 
@@ -152,6 +232,29 @@ mod tests {
             ("kvik.lan", "http://kvik.lan:80"),
         ] {
             assert_eq!(url_of(host, 80), expect, "{host}");
+        }
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        server: ServerArgs,
+    }
+
+    #[test]
+    fn keys_of_this_machines_settings_stay_on_it() {
+        let key = |flags: &[&str]| {
+            let flags = ["kvik", "--api-key", "own,other"].iter().chain(flags);
+            let server = <Flags as clap::Parser>::try_parse_from(flags).unwrap().server;
+            server.key_for(&server.url()).map(str::to_owned)
+        };
+        for own in ["http://127.0.0.1:80", "http://localhost:80/kvik", "http://[::1]:80"] {
+            assert_eq!(key(&["--url", own]).as_deref(), Some("own"), "{own}");
+        }
+        assert_eq!(key(&["--port", "9000"]).as_deref(), Some("own"));
+        for other in ["http://192.0.2.1:80", "https://kvik.example", "http://localhost.example:80", "x"] {
+            assert_eq!(key(&["--url", other]), None, "{other}");
+            assert_eq!(key(&["--url", other, "--key", "named"]).as_deref(), Some("named"), "{other}");
         }
     }
 

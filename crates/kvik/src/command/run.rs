@@ -1,30 +1,25 @@
 //! `kvik run`: prints one answer on standard output.
 
-use std::{
-    io::{IsTerminal, Write},
-    time::Duration,
-};
+use std::io::{IsTerminal, Write};
 
 use anyhow::{anyhow, bail, ensure};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use kvik_shelf::Kind;
-use kvik_text::answer::Reading;
 use serde_json::{Value, json};
 
 use super::{
     Cli, Task,
-    chat::{self, ChatArgs},
+    backend::{Backend, BackendArgs, Setup},
+    chat::{self, ChatArgs, report},
+    client::{AnswerPiece, Answered, INTERRUPTED},
     images, piped,
-    talk::{self, AnswerPiece, TalkArgs, Turn},
+    talk::{self, TalkArgs},
 };
 use kvik_serving::{
-    fetch,
-    load::{self, Loaded},
-    names,
+    fetch, names,
     settings::{
-        capacity::Capacity,
         home,
-        logging::{self, LogFormat, say},
+        logging::{self, LogFormat, say, say_dimmed},
         model::{CacheArgs, ModelArgs, is_named_by_flag},
     },
 };
@@ -42,7 +37,10 @@ use kvik_serving::{
 
 A first word is a model if `kvik list` or `kvik search` names it, or if it looks like one: with a tag
 (qwen3:0.6b), with a slash, as a .gguf file. As a prompt such a word stands behind -m MODEL.
-What is piped in stands behind the prompt: what stays the same comes first, and is reused.")]
+What is piped in stands behind the prompt: what stays the same comes first, and is reused.
+
+A kvik that serves the model on this machine answers, if there is one: nothing is loaded twice, and its
+cache is shared. In a terminal a line says so; --local loads the model here, --url asks another server.")]
 pub(crate) struct RunArgs {
     /// The prompt, behind the name of a model if it is for that one; - reads it from standard input
     #[arg(value_name = "PROMPT")]
@@ -56,19 +54,25 @@ pub(crate) struct RunArgs {
     cache: CacheArgs,
     #[command(flatten)]
     talk: TalkArgs,
+    #[command(flatten)]
+    backend: BackendArgs,
 }
 
-/// Runs the command; `matches` show which flags are on the command line, and `command` is the whole command line.
-pub(crate) fn run(args: &RunArgs, matches: &ArgMatches, command: &Command) -> anyhow::Result<()> {
+/// Runs the command; `matches` show which flags are on the command line, `loading` is one of loading among them, and
+/// `command` is the whole command line.
+pub(crate) fn run(
+    args: &RunArgs,
+    (matches, loading): (&ArgMatches, Option<&str>),
+    command: &Command,
+) -> anyhow::Result<()> {
     let Asked { model: named, prompt } = args.asked(is_named_by_flag(matches))?;
     let mut model = args.model.clone();
     if let Some(named) = &named {
         model.model = Some(home::text(named)?);
     }
-    model.take_default();
     match (prompt, named) {
-        (Some(prompt), _) => args.answer(&model, prompt),
-        (None, Some(_)) if is_at_terminal() => chat::run(&args.chat(model, command)?),
+        (Some(prompt), _) => args.answer(model, loading, prompt),
+        (None, Some(_)) if is_at_terminal() => chat::run(&args.chat(model, command)?, loading),
         (None, named) => Err(without_prompt(&named.unwrap_or_default(), &model)),
     }
 }
@@ -90,13 +94,12 @@ fn is_at_terminal() -> bool {
 }
 
 impl RunArgs {
-    fn answer(&self, model: &ModelArgs, prompt: String) -> anyhow::Result<()> {
+    fn answer(&self, model: ModelArgs, loading: Option<&str>, prompt: String) -> anyhow::Result<()> {
         logging::start(LogFormat::Text, "warn");
         images::refuse(&prompt)?;
-        talk::tell_of_demonstration(model);
-        let Loaded { serving, handle, .. } = load::open(model, &self.cache, Capacity::ONE)?;
+        let backend = self.open(model, loading)?;
         if self.talk.verbose {
-            eprintln!("sampling: {}", self.talk.sampling_of(&serving.model.sampling));
+            eprintln!("sampling: {}", self.talk.sampling_of(&backend.model.sampling));
         }
         let mut show = |piece: AnswerPiece<'_>| {
             if let AnswerPiece::Content(text) = piece {
@@ -105,17 +108,47 @@ impl RunArgs {
                 let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
             }
         };
-        let turn = if self.raw {
-            let tokens = serving.texts.tokenizer.encode(&prompt, true, true);
-            talk::answer(&serving, self.talk.request(&serving, tokens), Reading::Plain.reader(""), &mut show)
-        } else {
-            self.talk.chat(&serving, &self.messages(prompt), &mut show)
-        };
-        let turn: Turn = turn?;
+        let (path, body) = self.request(&backend, prompt);
+        let answered = backend.client.answer(path, body, &mut show);
+        backend.close();
+        let Answered::Whole(answer) = answered? else { std::process::exit(INTERRUPTED) };
         let _ = writeln!(std::io::stdout());
-        eprintln!("{}", turn.summary());
-        handle.shutdown(Duration::ZERO);
+        if report::was_loop(&answer) {
+            say_dimmed("the answer repeated itself, and was ended; --allow-loops lets it go on");
+        }
+        eprintln!("{}", report::status(&answer));
         Ok(())
+    }
+
+    /// Opens the model where it answers.
+    fn open(&self, mut model: ModelArgs, loading: Option<&str>) -> anyhow::Result<Backend> {
+        let backend = match self.backend.server(&model, loading)? {
+            Some(backend) => backend,
+            None => {
+                model.take_default();
+                talk::tell_of_demonstration(model.is_embedded());
+                return Backend::local(Setup::of_one_answer(&self.cache), &model, !self.raw);
+            }
+        };
+        talk::tell_of_demonstration(backend.model.is_embedded);
+        Ok(backend)
+    }
+
+    /// The route of the answer, and the request to it.
+    fn request(&self, backend: &Backend, prompt: String) -> (&'static str, Value) {
+        let mut body = self.talk.body(backend.fields());
+        if self.raw {
+            body["prompt"] = json!(prompt);
+            if body.get("max_tokens").is_none() {
+                // OpenAI's route ends after 16 where nothing is said.
+                body["max_tokens"] = json!(-1);
+            }
+            return ("/v1/completions", body);
+        }
+        body["messages"] = Value::Array(self.messages(prompt));
+        // A prompt that is too long is an error, and not summarised.
+        body["kvik"]["memory"] = json!(false);
+        ("/v1/chat/completions", body)
     }
 
     /// The same flags for a conversation; what `kvik chat` has besides is as it is there without flags.
@@ -124,7 +157,7 @@ impl RunArgs {
         let Task::Chat(chat) = Cli::from_arg_matches(&matches)?.task else {
             bail!("`kvik chat` is not a command")
         };
-        Ok(chat.with(model, self.cache.clone(), self.talk.clone()))
+        Ok(chat.with((model, self.cache.clone()), self.talk.clone(), self.backend.clone()))
     }
 
     fn asked(&self, names_model: bool) -> anyhow::Result<Asked> {

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use kvik_session::KvBudget;
+use kvik_shelf::Kind;
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::serve_args::{Clients, ServeArgs, ServerSetup};
@@ -24,11 +25,16 @@ use kvik_server::{
     http::{self, Front},
 };
 use kvik_serving::{
-    ModelCard, Serving,
+    ModelCard, Serving, fetch,
     handle::Handle,
     load::Loaded,
-    settings::{logging, size::ByteSize},
+    settings::{
+        logging,
+        model::{EMBEDDED, ModelArgs},
+        size::ByteSize,
+    },
     system::stop_signal,
+    titled,
 };
 
 /// Maximum share of the grace period spent on handing hot blocks over to other nodes.
@@ -58,13 +64,17 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     let mut clients = args.clients()?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
     let port = runtime.block_on(open_port(args, &clients.keys, inherited))?;
-    // `kvik stop` finds it by this; held until the end.
-    let _pid_file = pid_file::hold(port.address.port())
-        .inspect_err(|error| tracing::debug!("`kvik stop` will not find this server: {error}"));
+    // Commands find it by this; held until the end.
+    let mut record = pid_file::hold(port.address.port(), &url(port.address))
+        .inspect_err(|error| tracing::debug!("commands will not find this server by themselves: {error}"));
     let kv_events = runtime.block_on(args.kv_events(&clients, shelf.is_some()))?;
     let began = Instant::now();
     let loaded = shelf.is_none().then(|| args.load(kv_events.as_ref())).transpose()?;
-    // Last, because another server may hold them for seconds: other errors are reported at once.
+    if let (Ok(record), Some(model)) = (&mut record, loaded.as_ref().and_then(|_| file_of(&args.model))) {
+        // A record without it is of a server whose model is found by its name alone.
+        let _ = record.add_model(&model);
+    }
+    // Last, because a server that is stopping may hold them for seconds: other errors are reported at once.
     clients.open_records(&args.state);
     if clients.records.is_some() {
         args.state.write_address(&url(port.address));
@@ -83,6 +93,13 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     // Threads that still hang in a file operation are abandoned.
     runtime.shutdown_timeout(LAST_TIME);
     served
+}
+
+/// The path of a model's file, by which it is the same under every name, or the word for the embedded one.
+fn file_of(model: &ModelArgs) -> Option<String> {
+    let Some(named) = model.named() else { return Some(EMBEDDED.to_owned()) };
+    let path = fetch::without_download(named, Kind::Model, &model.models_dir).ok().flatten()?;
+    path.canonicalize().ok()?.to_str().map(str::to_owned)
 }
 
 /// Refuses a clock that HTTP cannot represent: the `Date` of an answer has four digits for the year.
@@ -230,6 +247,7 @@ async fn stop_on_signal(
 ) {
     stop_signal().await;
     supervisor.stopping();
+    shelf.server.leave_records();
     tokio::spawn(async {
         stop_signal().await;
         // The status that a shell reports for a process ended by SIGINT.
@@ -281,7 +299,7 @@ fn banner(
     format!(
         "\
 kvik {version}
-  model    {name} ({source}), {bytes}
+  model    {model}, {bytes}
   context  {context} tokens
   cache    {cache}: {tokens} tokens, {block} for {positions} in {kv}
   disk     {disk}
@@ -296,8 +314,7 @@ Try it:
 {example}
 ",
         version = env!("CARGO_PKG_VERSION"),
-        name = model.name,
-        source = model.source.for_host(),
+        model = titled(&model.name, model.source.for_host()),
         bytes = ByteSize(model.bytes),
         context = model.context,
         cache = ByteSize(budget.bytes()),

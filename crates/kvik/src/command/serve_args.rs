@@ -44,6 +44,7 @@ use kvik_serving::{
         sampling::SamplingArgs,
         size::ByteSize,
         template::TemplateArgs,
+        told_window::ToldWindow,
     },
     system::open_files,
 };
@@ -90,9 +91,13 @@ pub(crate) struct ServeArgs {
     /// Bytes of a request body at most
     #[arg(long, value_name = "SIZE", default_value = "32MiB", help_heading = "Server")]
     pub(crate) body_limit: ByteSize,
-    /// Name of the model in the API [default: the model's own]
+    /// Name of the model in the API [default: the name under which it was pulled, else that in its file]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub(crate) alias: Option<String>,
+    /// Another name of the model, whose clients assume this window, as claude-sonnet-4=200k: they are told token counts as
+    /// if it were the context, so that an agent compacts its conversation in time; may be repeated
+    #[arg(long, value_name = "NAME=TOKENS", value_delimiter = ',', help_heading = "Capacity")]
+    pub(super) told_window: Vec<ToldWindow>,
     /// Serve all models of `kvik list`, beside those of config.toml
     #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
     pub(super) shelf: bool,
@@ -106,6 +111,10 @@ pub(crate) struct ServeArgs {
     /// Refuse requests that name another model, instead of answering them with this model
     #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
     strict_model: bool,
+    /// Move the sentences of system messages that change from request to request, such as a directory or a date, behind
+    /// the system message and the tools, so that what follows them is reused; told in answers as `kvik.settled`
+    #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Cache")]
+    settle_prompts: bool,
     /// Answer 501 to GET /slots, which shows how many requests run
     #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
     no_slots: bool,
@@ -221,7 +230,7 @@ impl ServeArgs {
 
     /// Loads the model.
     pub(super) fn load(&self, kv_events: Option<&KvEvents>) -> anyhow::Result<Loaded> {
-        talk::tell_of_demonstration(&self.model);
+        talk::tell_of_demonstration(self.model.is_embedded());
         let around = Around { kv_events, variables: self.template.variables()? };
         let mut loaded = load::open_with(&self.model, &self.cache, self.capacity, around)?;
         if let Some(alias) = &self.alias {
@@ -254,7 +263,7 @@ impl ServeArgs {
 }
 
 impl Clients {
-    /// Opens the records of clients. Waits for another process that has them open.
+    /// Opens the records of clients. Waits for another process that is about to close them.
     pub(super) fn open_records(&mut self, state: &StateArgs) {
         (self.records, self.conversations) = (state.records(), state.conversations());
     }
@@ -269,7 +278,11 @@ impl Clients {
             (None, Some(_)) => "accounts and kept prompts",
             (Some(_), None) => "conversations",
         };
-        format!("{lost} END WITH THIS PROCESS: nothing can be kept; --state-dir names a directory for them")
+        let why = state.holder().map_or_else(
+            || "nothing can be kept".to_owned(),
+            |pid| format!("process {pid} has those of this directory"),
+        );
+        format!("{lost} END WITH THIS PROCESS: {why}; --state-dir names a directory for them")
     }
 }
 
@@ -304,6 +317,7 @@ impl ServerSetup {
             senders: self.senders.clone(),
             shows_slots: !args.no_slots,
             strict_model: args.strict_model,
+            settle_prompts: args.settle_prompts,
             body_limit: args.body_limit,
             prices: self.prices,
             clock: self.clock.clone(),
@@ -315,6 +329,7 @@ impl ServerSetup {
             secret: None,
             spans: None,
             sampling: args.sampling,
+            told_windows: args.told_window.clone(),
             state_dir: args.state.folder().filter(|_| self.conversations.is_some()),
             cache_disk: args.cache.cache_disk.directory(),
         }

@@ -120,7 +120,9 @@ pub(super) fn banner(entries: &[Entry], (budget, state): (u64, &str), url: &str)
     let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
     let line = |entry: &Entry| {
         let (Entry { name, bytes, .. }, source) = (entry, entry.source.for_host());
-        format!("  {name:width$}  {:>9}  {source}\n", ByteSize(*bytes).to_string())
+        // A pulled model is its own source.
+        let source = if source == name { String::new() } else { format!("  {source}") };
+        format!("  {name:width$}  {:>9}{source}\n", ByteSize(*bytes).to_string())
     };
     let models: String = entries.iter().map(line).collect();
     let version = env!("CARGO_PKG_VERSION");
@@ -153,12 +155,17 @@ impl ShelfModel {
 
     /// Its entry on the shelf, loaded with the settings of `setup`.
     pub(super) fn entry(self, setup: &Arc<LoadSetup>) -> Entry {
-        let ShelfModel { name, aliases, tenants, args, is_pulled, mut flags } = self;
+        let ShelfModel { name, mut aliases, tenants, args, is_pulled, mut flags } = self;
         let kv = args.cache.cache_ram.map_or(0, |size| size.0);
         let (path, file) = file_of(&args.model).unwrap_or_default();
         // Pulling it again may replace the file under the same name.
         flags.push(format!("file={}", path.display()));
         let adapters = args.cache.lora.files();
+        for told in &args.told_window {
+            if told.name != name && !aliases.contains(&told.name) {
+                aliases.push(told.name.clone());
+            }
+        }
         Entry {
             name: name.clone(),
             aliases,
@@ -297,6 +304,7 @@ impl LoadModel for Loader {
             vocabulary: tokenizer.vocab_len(),
             template: chat_template,
             sampling,
+            told_windows: args.told_window.clone(),
         })
     }
 
@@ -317,8 +325,10 @@ pub(super) fn begin(
     let restored = app.clone();
     runtime.spawn_blocking(move || api::restore_prompts(&restored));
     let (routes, engine) = (api::of_model(app.clone()), handle.clone());
+    let next_turns = app.serving.next_turns.clone();
     let close = Box::new(move || {
         summaries.abort();
+        next_turns.stop();
         engine.shutdown(grace);
     });
     OpenModel { app, routes, bytes, handle: Some(handle), close }

@@ -1,29 +1,41 @@
 //! `kvik show`: describes a named model.
 
+use anyhow::Context;
 use clap::Args;
+use kvik_shelf::Kind;
 
 use super::list::{ago, card};
 use kvik_server::clock::unix_seconds;
-use kvik_serving::settings::{models_dir::ModelsDirArgs, size::ByteSize};
+use kvik_serving::{
+    fetch,
+    settings::{models_dir::ModelsDirArgs, size::ByteSize},
+};
 
 /// Shows what a name stands for: source, commit, files with their checksums
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kvik show qwen3
   kvik show qwen3 --json
+  kvik show qwen3:0.6b --path    for programs that open the file themselves
   kvik inspect -m qwen3      its layers, tokenizer and template")]
 pub(crate) struct ShowArgs {
-    /// A name of `kvik list`
+    /// A name of `kvik list`; with --path everything that -m takes
     name: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print only the path of the model
+    #[arg(long, conflicts_with = "json")]
+    path: bool,
     #[command(flatten)]
     dir: ModelsDirArgs,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &ShowArgs) -> anyhow::Result<()> {
+    if args.path {
+        return print_path(args);
+    }
     let shelf = args.dir.shelf()?;
     let manifest = shelf.find(&args.name)?;
     if args.json {
@@ -48,4 +60,14 @@ pub(crate) fn run(args: &ShowArgs) -> anyhow::Result<()> {
     }
     // The error of a missing file is reported last.
     path.map(drop).map_err(Into::into)
+}
+
+/// Prints the path of a model that is on this machine. The package for Python reads it, and the remedy of the error.
+fn print_path(args: &ShowArgs) -> anyhow::Result<()> {
+    let name = &args.name;
+    let path = fetch::without_download(name, Kind::Model, &args.dir)?;
+    let path =
+        path.with_context(|| format!("{name} is not on this machine; `kvik pull {name}` fetches it"))?;
+    println!("{}", path.display());
+    Ok(())
 }

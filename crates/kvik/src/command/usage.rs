@@ -116,7 +116,7 @@ impl UsageArgs {
     /// Address and key of the server; a key on the command line takes precedence over other keys.
     fn server(&self, admin_first: bool) -> ServerArgs {
         let server = self.server.clone();
-        let (key, admin_key) = (server.key().map(str::to_owned), self.admin_key.clone());
+        let (key, admin_key) = (server.own_key().map(str::to_owned), self.admin_key.clone());
         server.with_key(if admin_first { admin_key.or(key) } else { key.or(admin_key) })
     }
 }

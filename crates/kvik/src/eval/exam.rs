@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
-use kvik_cache::retain::{Decision, HeadImportance, Retention, Watch};
+use kvik_cache::retain::{Decision, HeadImportance, Retention};
 use kvik_cache::{BLOCK_POSITIONS, Token, blocks_for};
 use kvik_engine::retain::lab::{Lab, Variant};
 use kvik_engine::retain::repeat::RepeatPrompt;
@@ -99,14 +99,11 @@ impl Exam {
         tokens: &[Token],
         retentions: impl IntoIterator<Item = Retention>,
     ) -> Token {
-        let mut watches: Vec<Watch> = Vec::new();
-        for watch in retentions.into_iter().map(|retention| retention.watch()) {
-            if watch != Watch::Nothing && !watches.contains(&watch) {
-                watches.push(watch);
-            }
-        }
         self.prompt = tokens.len();
-        likeliest(&self.lab.read(tokens, &watches))
+        let token_bytes = self.layout.token_bytes();
+        let retentions: Vec<Retention> =
+            retentions.into_iter().map(|retention| retention.resolve(token_bytes)).collect();
+        likeliest(&self.lab.read(tokens, &retentions))
     }
 
     /// The decisions of all `chosen` settings, in groups whose variants fit in memory together with `more` tokens each.

@@ -16,6 +16,7 @@ mod exam;
 mod generate;
 mod held_out;
 pub(crate) mod html;
+mod interval;
 mod predict;
 pub(crate) mod report;
 pub(crate) mod results;
@@ -27,5 +28,5 @@ pub(crate) mod table;
 pub(crate) mod tasks;
 #[cfg(test)]
 mod tests;
-mod windows;
+pub(crate) mod windows;
 mod written;

@@ -5,7 +5,7 @@ use kvik_engine::retain::lab::Variant;
 
 use super::exam::{Exam, retentions};
 use super::results::{ResultRow, TextCell};
-use super::setting::Sight;
+use super::setting::{Setting, Sight};
 use super::windows::Window;
 
 /// Maximum logits of one batch, over all variants: 64 MiB.
@@ -14,12 +14,11 @@ const LOGITS_MAX: usize = 1 << 24;
 const TOKENS_MAX: usize = 64;
 
 impl Exam {
-    /// Predicts a window under every setting that has not seen the question, and compares with `exact`, which keeps
-    /// everything in 32-bit floats.
+    /// Predicts a window under every setting, and compares with `exact`, which keeps everything in 32-bit floats. Text has
+    /// no question that could be seen, so of two settings that differ in that only one predicts.
     pub(crate) fn predict(&mut self, exact: &mut Exam, window: &Window, task: &str, rows: &mut [ResultRow]) {
         let (first, second) = window.tokens.split_at(window.middle);
-        let chosen: Vec<usize> =
-            (0..rows.len()).filter(|&row| rows[row].setting.sight == Sight::Unseen).collect();
+        let chosen: Vec<usize> = (0..rows.len()).filter(|&row| predicts(row, rows)).collect();
         self.read(first, retentions(&chosen, rows));
         exact.read(first, []);
         let everything = exact.decision(None);
@@ -64,6 +63,13 @@ impl Exam {
     }
 }
 
+/// Whether a row predicts text: it has not seen the question, or there is no such row of the same retention.
+fn predicts(row: usize, rows: &[ResultRow]) -> bool {
+    let setting = &rows[row].setting;
+    let twin = Setting { sight: Sight::Unseen, ..setting.clone() };
+    setting.sight == Sight::Unseen || rows.iter().all(|other| other.setting != twin)
+}
+
 /// Tokens to compute at a time so that the logits of `variants` fit in memory.
 pub(super) fn piece_tokens(variants: usize, vocab: usize) -> usize {
     (LOGITS_MAX / (variants * vocab).max(1)).clamp(1, TOKENS_MAX)
@@ -98,6 +104,18 @@ mod tests {
         // ln 2 less the mean of ln 4 and ln 4/3.
         let expect = 0.5 * (2f64.ln() * -2.0 + 4f64.ln() + (4f64 / 3.0).ln());
         assert!((divergence(&half, &skewed) - expect).abs() < 1e-6);
+    }
+
+    #[test]
+    fn of_settings_that_differ_in_the_question_one_predicts() {
+        let row = |text: &str, sight| {
+            let setting = Setting { retention: Some(text.parse().unwrap()), sight };
+            ResultRow::new(setting, "f32".to_owned())
+        };
+        let (seen, unseen) = (Sight::Seen, Sight::Unseen);
+        let rows = [row("keydiff:0.5", unseen), row("keydiff:0.5", seen), row("keydiff:0.3", seen)];
+        let found: Vec<bool> = (0..rows.len()).map(|index| predicts(index, &rows)).collect();
+        assert_eq!(found, [true, false, true]);
     }
 
     #[test]

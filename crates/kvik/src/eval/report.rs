@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use kvik_cache::retain::HeadImportance;
+use kvik_serving::measured::RIGHT_CASES_MIN;
 use serde::{Deserialize, Serialize};
 
-use super::results::{AnswerCell, Kept, ResultRow, SpeedReport, TextCell};
+use super::results::{AnswerCell, Kept, RecallReport, ResultRow, SpeedReport, TextCell};
 use super::tasks::{EvalTask, Work};
 
 /// Cells with fewer cases are marked: one more right answer moves them by more than three points.
@@ -58,6 +59,9 @@ pub(crate) struct RowReport {
     pub(crate) question: String,
     /// Answers by task.
     pub(crate) answers: BTreeMap<String, AnswerCell>,
+    /// Right answers by task in percent of those with everything kept: [`EvalReport::with_recall`].
+    #[serde(default)]
+    pub(crate) recall: BTreeMap<String, RecallReport>,
     /// Predicted text by task.
     pub(crate) texts: BTreeMap<String, TextCell>,
     /// The average share of a prompt that is kept.
@@ -89,6 +93,7 @@ impl RowReport {
             retain,
             question: row.setting.sight.to_string(),
             answers: row.answers,
+            recall: BTreeMap::new(),
             texts: row.texts,
             kept: row.cost.kept(),
             decide_ms: row.cost.decide_ms(),
@@ -117,9 +122,26 @@ impl EvalReport {
         self.rows.first()
     }
 
-    /// Right answers of a row in a task, in percent of the exact ones.
-    pub(crate) fn percent(&self, row: &RowReport, task: &str) -> Option<f64> {
-        row.answers.get(task)?.percent_of(self.exact()?.answers.get(task)?)
+    /// Adds the right answers of each row in percent of the exact ones.
+    pub(crate) fn with_recall(mut self) -> EvalReport {
+        let exact = self.exact().map(|row| row.answers.clone()).unwrap_or_default();
+        for row in &mut self.rows {
+            let of_task =
+                |(task, cell): (&String, &AnswerCell)| Some((task.clone(), cell.recall(exact.get(task)?)?));
+            row.recall = row.answers.iter().filter_map(of_task).collect();
+        }
+        self
+    }
+
+    /// Cases of a task that are right with everything kept.
+    pub(crate) fn right(&self, task: &str) -> usize {
+        let exact = self.exact().and_then(|row| row.answers.get(task));
+        exact.map_or(0, |cell| cell.right_cases().floor() as usize)
+    }
+
+    /// Whether a task that asks questions is answered too rarely, with everything kept, for anything to follow from it.
+    pub(crate) fn says_nothing(&self, task: &TaskReport) -> bool {
+        !task.predicts && !self.rows.is_empty() && self.right(&task.name) < RIGHT_CASES_MIN
     }
 
     /// The increase of a row's perplexity over the exact one, in percent: over all tokens, and over answers.
@@ -129,18 +151,18 @@ impl EvalReport {
     }
 
     /// The loss of a row in a task, in percent, and its number of cases: of right answers, or else of the perplexity of
-    /// the answers in a text, or else of all of it.
+    /// a text, of all of it or of the answers in it, whichever is worse.
     pub(crate) fn loss(&self, row: &RowReport, task: &str) -> Option<(f64, usize)> {
-        if let Some(percent) = self.percent(row, task) {
-            return Some((100.0 - percent, row.answers.get(task)?.cases));
+        if let Some(recall) = row.recall.get(task) {
+            return Some((100.0 - recall.percent, recall.cases));
         }
         let (all, answers) = self.increase(row, task)?;
-        Some((answers.unwrap_or(all), row.texts.get(task)?.windows))
+        Some((answers.unwrap_or(all).max(all), row.texts.get(task)?.windows))
     }
 
     /// Right answers of a row over all tasks, in percent of the exact ones: the mean of the tasks.
     pub(crate) fn mean_percent(&self, row: &RowReport) -> Option<f64> {
-        let percents: Vec<f64> = row.answers.keys().filter_map(|task| self.percent(row, task)).collect();
+        let percents: Vec<f64> = row.recall.values().map(|recall| recall.percent).collect();
         (!percents.is_empty()).then(|| percents.iter().sum::<f64>() / percents.len() as f64)
     }
 
@@ -159,6 +181,7 @@ pub(super) fn example() -> EvalReport {
         policy: without_keep(retain),
         question: "unseen".to_owned(),
         answers: [("recall".to_owned(), cell(right))].into(),
+        recall: BTreeMap::new(),
         texts: BTreeMap::new(),
         kept: Kept { mean: kept, smallest: kept, largest: kept, token_bytes: 6144.0 * kept },
         decide_ms: 0.5,
@@ -176,7 +199,7 @@ pub(super) fn example() -> EvalReport {
         row("keydiff:0.25,budget=all", 2.0, 0.25),
     ];
     rows.iter_mut().zip([1.0, 1.25, 1.5]).for_each(|(row, nll)| row.texts = text(nll));
-    EvalReport {
+    let report = EvalReport {
         kvik: "0.1.0".to_owned(),
         model: "<model> & \"co\"".to_owned(),
         digest: "ab".repeat(32),
@@ -193,7 +216,8 @@ pub(super) fn example() -> EvalReport {
             .into(),
         rows,
         heads: Some(vec![vec![0.0, 2.5], vec![0.25, 0.0]]),
-    }
+    };
+    report.with_recall()
 }
 
 #[cfg(test)]
@@ -203,12 +227,17 @@ mod tests {
     #[test]
     fn figures_follow_from_the_exact_row() {
         let report = example();
-        assert_eq!(report.percent(&report.rows[1], "recall"), Some(87.5));
+        let recall = report.rows[1].recall["recall"];
+        assert_eq!((recall.percent, recall.cases, recall.right_with_everything), (87.5, 10, 8));
+        assert_eq!(recall.to_string(), "88 [50-112]", "7 of 10 are 40 to 89%, and 8 of 10 are all");
+        assert_eq!(report.right("recall"), 8);
+        let says_nothing: Vec<bool> = report.tasks.iter().map(|task| report.says_nothing(task)).collect();
+        assert_eq!(says_nothing, [true, false]);
         assert_eq!(report.loss(&report.rows[1], "recall"), Some((12.5, 10)));
         let (all, answers) = report.increase(&report.rows[1], "tiny.chat").unwrap();
         assert!((all - 100.0 * (0.25f64.exp() - 1.0)).abs() < 1e-9);
         assert!((answers.unwrap() - all).abs() < 1e-9);
-        assert_eq!(report.percent(&report.rows[1], "unknown"), None);
+        assert_eq!(report.loss(&report.rows[1], "unknown"), None);
         assert_eq!(report.mean_percent(&report.rows[2]), Some(25.0));
     }
 
@@ -225,6 +254,12 @@ mod tests {
     fn json_reads_what_it_wrote() {
         let report = example();
         let text = serde_json::to_string(&report).unwrap();
+        assert!(
+            text.contains(
+                r#""recall":{"recall":{"cases":10,"right_with_everything":8,"percent":87.5,"low":49.6,"high":111.53}"#
+            ),
+            "{text}"
+        );
         assert_eq!(serde_json::from_str::<EvalReport>(&text).unwrap(), report);
     }
 }

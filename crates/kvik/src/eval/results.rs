@@ -1,10 +1,12 @@
 //! Measurements: sums over cases, and the figures derived from them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::interval::wilson;
 use super::setting::Setting;
 use super::tasks::EvalCase;
 
@@ -35,6 +37,19 @@ pub(crate) struct AnswerCell {
     pub(crate) right: f64,
     /// Score reached and maximum score, by group.
     pub(crate) groups: BTreeMap<String, (f64, f64)>,
+}
+
+/// The right answers in one task, in percent of those with everything kept.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RecallReport {
+    pub(crate) cases: usize,
+    /// Cases that are right with everything kept.
+    pub(crate) right_with_everything: usize,
+    pub(crate) percent: f64,
+    /// The lower end of the interval of 95%.
+    pub(crate) low: f64,
+    /// Its upper end.
+    pub(crate) high: f64,
 }
 
 /// Predicted text of one task.
@@ -184,9 +199,41 @@ impl AnswerCell {
         100.0 * self.right / self.weight
     }
 
-    /// Right answers in percent of those of `exact`; `None` when it had none.
-    pub(crate) fn percent_of(&self, exact: &AnswerCell) -> Option<f64> {
-        (exact.right > 0.0).then(|| 100.0 * self.right / exact.right)
+    /// Number of cases that are right; of a case that is partly right, the part.
+    pub(crate) fn right_cases(&self) -> f64 {
+        self.cases as f64 * self.right / self.weight
+    }
+
+    /// The interval of 95% of [`AnswerCell::percent`].
+    pub(crate) fn interval(&self) -> (f64, f64) {
+        let (low, high) = wilson(self.right_cases(), self.cases);
+        (100.0 * low, 100.0 * high)
+    }
+
+    /// Right answers in percent of those of `exact`; `None` when it had none. The interval is that of these answers:
+    /// those of `exact` are the measure, not a sample.
+    pub(crate) fn recall(&self, exact: &AnswerCell) -> Option<RecallReport> {
+        if exact.right <= 0.0 {
+            return None;
+        }
+        let of_exact = |percent: f64| 100.0 * percent / exact.percent();
+        // Hundredths of a percent: further digits of an interval say nothing.
+        let end = |percent: f64| (100.0 * of_exact(percent)).round() / 100.0;
+        let (low, high) = self.interval();
+        Some(RecallReport {
+            cases: self.cases,
+            right_with_everything: exact.right_cases().floor() as usize,
+            percent: of_exact(self.percent()),
+            low: end(low),
+            high: end(high),
+        })
+    }
+}
+
+impl fmt::Display for RecallReport {
+    /// Such as `88 [56-106]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} [{:.0}-{:.0}]", self.percent, self.low, self.high)
     }
 }
 

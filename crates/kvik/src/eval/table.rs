@@ -1,6 +1,8 @@
 //! A report as a table for a terminal.
 
-use super::report::{CASES_FEW, EvalReport, RowReport};
+use kvik_serving::measured::RIGHT_CASES_MIN;
+
+use super::report::{CASES_FEW, EvalReport, RowReport, TaskReport};
 
 /// The tasks, then a table each for unseen and seen questions.
 pub(crate) fn text(report: &EvalReport) -> String {
@@ -9,8 +11,10 @@ pub(crate) fn text(report: &EvalReport) -> String {
         let rows: Vec<&RowReport> = report.rows.iter().filter(|row| row.question == question).collect();
         // A row that keeps everything deserves a table even alone: it shows the loss of a KV format.
         if rows.iter().any(|row| !row.keeps_everything()) || (question == "unseen" && !rows.is_empty()) {
-            text +=
-                &format!("\nquestion {question}, in % of everything kept in f32\n{}", table(report, &rows));
+            text += &format!(
+                "\nquestion {question}, in % of everything kept in f32 [interval of 95%]\n{}",
+                table(report, &rows)
+            );
         }
     }
     if let Some(heads) = &report.heads {
@@ -28,22 +32,37 @@ fn tasks(report: &EvalReport) -> String {
         let answers = exact.and_then(|row| row.answers.get(&task.name));
         let texts = exact.and_then(|row| row.texts.get(&task.name));
         let reached = match (answers, texts.and_then(|cell| Some((cell.all.perplexity()?, cell)))) {
-            (Some(cell), _) => format!("{:.1}% right", cell.percent()),
+            (Some(cell), _) => {
+                let (low, high) = cell.interval();
+                format!("{:.1}% right [{low:.0}-{high:.0}]", cell.percent())
+            }
             (None, Some((all, cell))) => match cell.answers.perplexity() {
                 Some(answers) => format!("perplexity {all:.3}, of answers {answers:.3}"),
                 None => format!("perplexity {all:.3}"),
             },
             (None, None) => String::new(),
         };
-        let few = if task.cases < CASES_FEW { " *" } else { "" };
         let (min, max) = task.tokens;
-        let cells = [task.name.clone(), format!("{}{few}", task.cases), format!("{min}-{max}"), reached];
+        let cases = format!("{}{}", task.cases, mark(report, task));
+        let cells = [task.name.clone(), cases, format!("{min}-{max}"), reached];
         lines.push(row(cells, &[14, 6, 12, 0]));
     }
     if report.tasks.iter().any(|task| task.cases < CASES_FEW) {
         lines.push(format!("* fewer than {CASES_FEW} cases: one answer more or less changes much"));
     }
+    if report.tasks.iter().any(|task| report.says_nothing(task)) {
+        lines.push(format!(
+            "! fewer than {RIGHT_CASES_MIN} right with everything kept: nothing follows from what policies answer there"
+        ));
+    }
     lines.join("\n") + "\n"
+}
+
+/// The marks of a task with few cases.
+fn mark(report: &EvalReport, task: &TaskReport) -> String {
+    let few = if task.cases < CASES_FEW { " *" } else { "" };
+    let nothing = if report.says_nothing(task) { " !" } else { "" };
+    format!("{few}{nothing}")
 }
 
 fn row<const N: usize>(cells: [String; N], widths: &[usize; N]) -> String {
@@ -74,7 +93,7 @@ fn header(report: &EvalReport) -> Vec<String> {
     let mut cells: Vec<String> = ["kv", "retain", "kept", "heads", "B/token"].map(str::to_owned).into();
     for task in &report.tasks {
         match task.predicts {
-            false => cells.push(task.name.clone()),
+            false => cells.push(format!("{} n={}", task.name, task.cases)),
             true => cells.extend([format!("{} ppl", task.name), "answers".to_owned(), "KL".to_owned()]),
         }
     }
@@ -96,8 +115,7 @@ fn cells(report: &EvalReport, row: &RowReport) -> Vec<String> {
     let absent = || "-".to_owned();
     for task in &report.tasks {
         if !task.predicts {
-            cells
-                .push(report.percent(row, &task.name).map_or_else(absent, |percent| format!("{percent:.0}")));
+            cells.push(row.recall.get(&task.name).map_or_else(absent, ToString::to_string));
             continue;
         }
         let increase = report.increase(row, &task.name);
@@ -142,11 +160,14 @@ mod tests {
     fn the_table_says_what_the_report_says() {
         let text = text(&example());
         let line = |start: &str| text.lines().find(|line| line.contains(start)).unwrap().to_owned();
-        assert!(line("recall   ").contains("10 *") && line("recall   ").contains("80.0% right"), "{text}");
+        let recall = line("recall   ");
+        assert!(recall.contains("10 * !") && recall.contains("80.0% right [49-94]"), "{text}");
+        assert!(line("! fewer than 20 right").contains("nothing follows"), "{text}");
+        assert!(line("kv  ").contains("recall n=10"), "{text}");
         let words: Vec<String> = line("keydiff:0.5").split_whitespace().map(str::to_owned).collect();
-        assert_eq!(words[..6], ["f32", "keydiff:0.5", "50%", "50-50%", "3072", "88"], "{text}");
-        assert_eq!(words[6], "+28.4%");
-        assert!(line("everything  ").contains("100"), "{text}");
+        assert_eq!(words[..7], ["f32", "keydiff:0.5", "50%", "50-50%", "3072", "88", "[50-112]"], "{text}");
+        assert_eq!(words[7], "+28.4%");
+        assert!(line("everything  ").contains("100 [61-118]"), "{text}");
         assert!(!text.contains("question seen"), "{text}");
         assert!(text.contains("layer   0  .. \u{2588}\u{2588}"), "{text}");
     }

@@ -13,6 +13,9 @@ use super::{data, generate, held_out};
 /// Prefix of the tasks of the embedded model's own files.
 const OWN: &str = "tiny.";
 
+/// The task that predicts the stories in this program.
+pub(crate) const STORIES_TASK: &str = "stories";
+
 /// A task with its cases.
 #[derive(Debug, Clone)]
 pub(crate) struct EvalTask {
@@ -61,7 +64,11 @@ pub(crate) fn catalogue() -> Vec<(String, &'static str)> {
     let generated = generate::TASKS.iter().map(|task| (task.name.to_owned(), task.about));
     let own = held_out::FILES.iter().map(|file| (file.name, file.about)).chain(windows::KINDS);
     let own = own.map(|(name, about)| (format!("{OWN}{name}"), about));
-    let given = [("data", "your own cases, of --data"), ("text", "perplexity of your own text, of --text")];
+    let given = [
+        (STORIES_TASK, "perplexity of stories, for any model"),
+        ("data", "your own cases, of --data"),
+        ("text", "perplexity of your own text, of --text"),
+    ];
     generated.chain(own).chain(given.map(|(name, about)| (name.to_owned(), about))).collect()
 }
 
@@ -122,6 +129,9 @@ impl Sources {
                 let path =
                     self.text.as_deref().context("its text comes from --text FILE, which is missing")?;
                 Work::Predict(windows::of_file(path, self.lengths[0], cases, encoder.tokenizer)?)
+            }
+            None if name == STORIES_TASK => {
+                Work::Predict(windows::of_stories(self.lengths[0], cases, encoder.tokenizer)?)
             }
             None => Work::Answer(encoded(&self.generated(name, cases, encoder)?, encoder)?),
         };

@@ -16,6 +16,12 @@ use super::written::content;
 pub(crate) const KINDS: [(&str, &str); 2] =
     [("chat", "perplexity of chats with facts and questions"), ("story", "perplexity of stories")];
 
+/// Stories that the embedded model has not read, as a text for any model.
+#[cfg(feature = "embedded-model")]
+pub(crate) const STORIES: Option<&str> = Some(include_str!("../../../../models/tiny/eval-text.txt"));
+#[cfg(not(feature = "embedded-model"))]
+pub(crate) const STORIES: Option<&str> = None;
+
 /// Tokens of a window of the embedded model.
 const WINDOW_TOKENS: usize = 1024;
 
@@ -79,14 +85,30 @@ pub(crate) fn of_file(
 ) -> anyhow::Result<Vec<Window>> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("--text: {} cannot be read; it must be UTF-8", path.display()))?;
-    let tokens = tokenizer.encode(&text, false, false);
+    of_text(&text, length, count, tokenizer).with_context(|| format!("--text {}", path.display()))
+}
+
+/// The first `count` windows of `length` tokens of [`STORIES`].
+///
+/// # Errors
+/// If they are not in this kvik, or are shorter than a window.
+pub(crate) fn of_stories(length: usize, count: usize, tokenizer: &Tokenizer) -> anyhow::Result<Vec<Window>> {
+    let text = STORIES.context("this kvik was built without its stories; give a text with --text FILE")?;
+    of_text(text, length, count, tokenizer)
+}
+
+fn of_text(text: &str, length: usize, count: usize, tokenizer: &Tokenizer) -> anyhow::Result<Vec<Window>> {
+    let tokens = tokenizer.encode(text, false, false);
     let windows: Vec<Window> = tokens
         .chunks_exact(length)
         .take(count)
         .map(|tokens| Window { tokens: tokens.to_vec(), answers: vec![false; length], middle: length / 2 })
         .collect();
-    let (found, path) = (tokens.len(), path.display());
-    anyhow::ensure!(!windows.is_empty(), "--text: {path} has {found} tokens, and a window has {length}");
+    anyhow::ensure!(
+        !windows.is_empty(),
+        "the text has {} tokens, and a window has {length}; take a longer text or a shorter --length",
+        tokens.len()
+    );
     Ok(windows)
 }
 

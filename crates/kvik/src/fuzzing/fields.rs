@@ -27,23 +27,20 @@ impl Bodies {
 
     /// Method and path of every route with a body in the document, and the schema of the body.
     pub(super) fn routes(&self) -> Vec<(String, &Value)> {
-        let mut routes = Vec::new();
+        self.dialects().into_values().flatten().collect()
+    }
+
+    /// The routes by dialect, which is their tag in the document.
+    pub(super) fn dialects(&self) -> BTreeMap<&str, Vec<(String, &Value)>> {
+        let mut dialects = BTreeMap::<_, Vec<_>>::new();
         for (path, methods) in self.document["paths"].as_object().unwrap() {
             for (method, operation) in methods.as_object().unwrap() {
                 let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
                 if schema.is_object() {
-                    routes.push((format!("{} {}", method.to_uppercase(), named(path)), schema));
+                    let route = (format!("{} {}", method.to_uppercase(), named(path)), schema);
+                    dialects.entry(operation["tags"][0].as_str().unwrap()).or_default().push(route);
                 }
             }
-        }
-        routes
-    }
-
-    /// The routes by dialect.
-    pub(super) fn dialects(&self) -> BTreeMap<&'static str, Vec<(String, &Value)>> {
-        let mut dialects = BTreeMap::<_, Vec<_>>::new();
-        for route in self.routes() {
-            dialects.entry(dialect(&route.0)).or_default().push(route);
         }
         dialects
     }
@@ -125,27 +122,6 @@ impl Bodies {
             }
         }
         format!("{{{}}}", texts.join(","))
-    }
-}
-
-/// The dialect of a route, which is a method and a path.
-fn dialect(route: &str) -> &'static str {
-    let path = route.split(' ').nth(1).unwrap_or_default();
-    let begins = |paths: &[&str]| paths.iter().any(|begin| path.starts_with(begin));
-    if begins(&["/v1/messages"]) {
-        "anthropic"
-    } else if begins(&["/api/"]) {
-        "ollama"
-    } else if begins(&["/v1/responses", "/responses"]) {
-        "responses"
-    } else if begins(&["/v1/chat", "/chat", "/v1/completions"]) {
-        "chat completions"
-    } else if begins(&["/v1/embeddings", "/embeddings", "/v1/rerank", "/rerank", "/reranking"]) {
-        "embeddings"
-    } else if begins(&["/v1/"]) {
-        "kvik"
-    } else {
-        "llama-server"
     }
 }
 

@@ -109,7 +109,7 @@ fn mutated_bodies_are_answered() {
 fn bodies_with_any_value_in_any_field_are_answered() {
     let (bodies, seed, server) = (Bodies::new(), setting("FUZZ_SEED", 7), Server::shared());
     let mut random = Random::new(seed as u64);
-    let many = setting("KVIK_FUZZ_BODIES", effort(500, 10_000));
+    let many = setting("KVIK_FUZZ_BODIES", effort(440, 10_000));
     let mut accepted_of_all = 0;
     for (dialect, routes) in bodies.dialects() {
         let (mut accepted, mut slowest) = (0, (Duration::ZERO, String::new()));

@@ -161,12 +161,12 @@ const SHARED_NAMES: [(&str, &str, &str); 16] = [
     ("kvik-server", "Wanted", "the query of a route, next to its route"),
 ];
 
-fn workspace() -> PathBuf {
+pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Every Rust file of the workspace's crates, with its text.
-fn sources() -> Vec<(PathBuf, String)> {
+pub(crate) fn sources() -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut folders = vec![workspace().join("crates")];
     while let Some(folder) = folders.pop() {
@@ -193,7 +193,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     documents
 }
 
-fn assert_none(complaints: &[String]) {
+pub(crate) fn assert_none(complaints: &[String]) {
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
 
@@ -301,7 +301,7 @@ fn imports_are_read() {
 }
 
 /// A file's text up to its module of tests.
-fn without_tests(text: &str) -> &str {
+pub(crate) fn without_tests(text: &str) -> &str {
     text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default()
 }
 

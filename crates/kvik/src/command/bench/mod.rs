@@ -1,8 +1,10 @@
 //! `kvik bench`: tokens per second of prefill and decode, with the flags and fields of llama-bench.
 //!
-//! The command runs the model directly, without scheduler or server, so that it measures the kernels.
+//! The command runs the model directly, without scheduler or server, so that it measures the kernels; with `--server` it
+//! asks a running server.
 
 mod copied;
+mod server;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,6 +17,7 @@ use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use kvik_session::RunnerRoom;
 use serde::Serialize;
 
+use super::backend::BackendArgs;
 use kvik_serving::{
     budget::no_memory,
     device, kv,
@@ -36,13 +39,12 @@ const BATCH_ROWS: usize = 512;
   kvik bench -m model.gguf -d 0,4096 -r 3      at depth 4096 too, three repetitions
   kvik bench --kv q8 --json                    8-bit KV, one JSON array on standard output
   kvik bench --device gpu --kv-resident off    on a GPU, with keys and values that do not stay there
+  kvik bench --server                          the server that runs, one request at a time, with nothing cached
 
 The gain of sharing a prompt of 4096 tokens between 16 sequences that decode together:
   kvik bench -p 0 -d 4096 --sequences 16                 they read the same keys and values
   kvik bench -p 0 -d 4096 --sequences 16 --own-prompts   each has its own prompt, and the cache holds 16")]
 pub(crate) struct BenchArgs {
-    #[command(flatten)]
-    pub(super) model: ModelArgs,
     /// Tokens of prefill to measure; 0 for none
     #[arg(short = 'p', long = "n-prompt", value_delimiter = ',', default_value = "512")]
     prompt: Vec<usize>,
@@ -77,6 +79,15 @@ pub(crate) struct BenchArgs {
     /// Print one JSON array, with llama-bench's field names
     #[arg(long)]
     json: bool,
+    /// Ask the server that has the model, with its settings and beside its other requests; decode is as fast as its drafts
+    /// make it
+    #[arg(long, conflicts_with_all = ["local", "depth", "repeat_depth", "sequences", "own_prompts", "kv_resident"])]
+    pub(super) server: bool,
+    // Behind the command's own flags, which would stand under the heading of these.
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+    #[command(flatten)]
+    backend: BackendArgs,
 }
 
 fn resident(text: &str) -> Result<bool, String> {
@@ -123,6 +134,13 @@ struct BenchRow {
     kv_bytes_formula: u64,
     /// Time of a repetition in which the GPU waited for its steps to be prepared.
     preparing_ns: u64,
+    #[serde(flatten)]
+    samples: Samples,
+}
+
+/// Times and speeds of a test's repetitions; field names are llama-bench's.
+#[derive(Debug, Serialize)]
+struct Samples {
     avg_ns: f64,
     stddev_ns: f64,
     avg_ts: f64,
@@ -146,26 +164,39 @@ struct BenchSetup {
     repeat_depth: bool,
 }
 
-/// Runs the command.
-pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+/// Runs the command; `loading` is a flag of loading that the command line has.
+pub(crate) fn run(args: &BenchArgs, loading: Option<&str>) -> anyhow::Result<()> {
     let tests = args.tests();
     anyhow::ensure!(!tests.is_empty(), "nothing to measure: give -p or -n a number above 0");
+    if args.server {
+        return server::run(args, &tests, loading);
+    }
     let (mut runner, setup) = args.open(&tests)?;
     let mut bench = Bench::new(runner.as_mut());
     bench.repeat_depth = args.repeat_depth;
-    if !args.json {
+    let measure = |test| Ok(BenchRow::new(&setup, test, bench.measure(test, args.repetitions)));
+    report(&tests, args.json, measure, BenchRow::lines)
+}
+
+/// Measures each test and prints the lines of its row, or all rows as one JSON array at the end.
+fn report<R: Serialize>(
+    tests: &[Test],
+    json: bool,
+    mut measure: impl FnMut(Test) -> anyhow::Result<R>,
+    lines: impl Fn(&R, &str) -> Vec<String>,
+) -> anyhow::Result<()> {
+    if !json {
         println!("{HEADER}");
     }
     let mut rows = Vec::new();
-    for test in tests {
-        let row = BenchRow::new(&setup, test, bench.measure(test, args.repetitions));
-        if !args.json {
-            println!("{}", row.markdown(&test.name()));
-            row.copies().iter().chain(&row.prepared()).for_each(|note| println!("{note}"));
+    for &test in tests {
+        let row = measure(test)?;
+        if !json {
+            lines(&row, &test.name()).iter().for_each(|line| println!("{line}"));
         }
         rows.push(row);
     }
-    if args.json {
+    if json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     }
     Ok(())
@@ -402,11 +433,14 @@ struct TokenStream {
 }
 
 impl TokenStream {
-    fn row(&mut self, sequence: u32, position: usize, logits: bool) -> Row {
+    fn token(&mut self) -> Token {
         self.state =
             self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let token = ((self.state >> 33) % self.vocab) as Token;
-        let position = position as u32;
+        ((self.state >> 33) % self.vocab) as Token
+    }
+
+    fn row(&mut self, sequence: u32, position: usize, logits: bool) -> Row {
+        let (token, position) = (self.token(), position as u32);
         Row { sequence, token, position, cache_position: position, output: Output::logits_if(logits) }
     }
 }
@@ -414,10 +448,6 @@ impl TokenStream {
 impl BenchRow {
     fn new(setup: &BenchSetup, test: Test, measured: Measured) -> BenchRow {
         let Measured { samples_ns, bytes_moved, preparing_ns } = measured;
-        let speed = |ns: &u64| test.tokens() as f64 * 1e9 / *ns as f64;
-        let samples_ts: Vec<f64> = samples_ns.iter().map(speed).collect();
-        let (avg_ns, stddev_ns) = spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
-        let (avg_ts, stddev_ts) = spread(&samples_ts);
         let [type_k, type_v] = setup.kv.part_names();
         let formula = || copied::bytes(&test, setup.moved_bytes);
         BenchRow {
@@ -439,21 +469,16 @@ impl BenchRow {
             kv_bytes_moved: bytes_moved,
             preparing_ns,
             kv_bytes_formula: if setup.kv_resident { 0 } else { formula() },
-            avg_ns,
-            stddev_ns,
-            avg_ts,
-            stddev_ts,
-            samples_ns,
-            samples_ts,
+            samples: Samples::new(test, samples_ns),
         }
     }
 
-    fn markdown(&self, test: &str) -> String {
-        let kv = &self.kv;
-        let name = &self.model_type;
-        let size = ByteSize(self.model_size).to_string();
-        let speed = format!("{:.2} ± {:.2}", self.avg_ts, self.stddev_ts);
-        format!("| {name:<30} | {size:>10} | {:>7} | {kv:<7} | {test:>21} | {speed:>16} |", self.n_threads)
+    /// The row of the table, and notes to it.
+    fn lines(&self, test: &str) -> Vec<String> {
+        let threads = self.n_threads.to_string();
+        let model = (&self.model_type[..], self.model_size);
+        let row = line(model, [&threads, &self.kv], test, &self.samples);
+        [Some(row), self.copies(), self.prepared()].into_iter().flatten().collect()
     }
 
     /// The bytes copied and those predicted by the formula, if keys and values do not stay on the device.
@@ -464,10 +489,28 @@ impl BenchRow {
 
     /// The share of time that the GPU waited for its steps to be prepared.
     fn prepared(&self) -> Option<String> {
-        let share = self.preparing_ns as f64 / self.avg_ns;
+        let share = self.preparing_ns as f64 / self.samples.avg_ns;
         (self.preparing_ns > 0)
             .then(|| format!("  steps were prepared in {:.1} % of the time", 100.0 * share))
     }
+}
+
+impl Samples {
+    /// Statistics of the repetitions of a test, which took so many nanoseconds each.
+    fn new(test: Test, samples_ns: Vec<u64>) -> Samples {
+        let speed = |&ns: &u64| test.tokens() as f64 * 1e9 / ns as f64;
+        let samples_ts: Vec<f64> = samples_ns.iter().map(speed).collect();
+        let (avg_ns, stddev_ns) = spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
+        let (avg_ts, stddev_ts) = spread(&samples_ts);
+        Samples { avg_ns, stddev_ns, avg_ts, stddev_ts, samples_ns, samples_ts }
+    }
+}
+
+/// A line of the table: a model and its size, threads and KV format, and the mean and deviation of a test's speeds.
+fn line((name, size): (&str, u64), [threads, kv]: [&str; 2], test: &str, samples: &Samples) -> String {
+    let Samples { avg_ts, stddev_ts, .. } = samples;
+    let (size, speed) = (ByteSize(size).to_string(), format!("{avg_ts:.2} ± {stddev_ts:.2}"));
+    format!("| {name:<30} | {size:>10} | {threads:>7} | {kv:<7} | {test:>21} | {speed:>16} |")
 }
 
 /// Mean and sample standard deviation.

@@ -3,24 +3,27 @@
 use std::{fs::OpenOptions, io::Write};
 
 use anyhow::Context;
+use axum::http::Method;
 use serde_json::{Value, json};
 
 use super::{
     ChatArgs,
-    client::Answered,
-    engine::{Engine, Remembering, Setup},
     kept::{FoundConversation, KeptConversations, ListedConversation},
     line::{HELP, InputLine},
     report,
     screen::Screen,
 };
-use crate::command::{images, talk::TalkArgs};
-use kvik_server::clock::unix_seconds;
-use kvik_serving::{
-    causes::with_causes,
-    settings::{model::ModelArgs, size::ByteSize},
+use crate::command::{
+    backend::{Backend, Remembering},
+    client::{Answered, Turn},
+    images,
+    talk::TalkArgs,
 };
+use kvik_server::clock::unix_seconds;
+use kvik_serving::{causes::with_causes, settings::size::ByteSize};
 
+/// The route of turns.
+const CHATS: &str = "/v1/chat/completions";
 /// Maximum conversations that `/list` shows.
 const LISTED_MAX: usize = 50;
 
@@ -29,9 +32,7 @@ pub(super) type Lasting = Result<(), String>;
 
 /// A conversation in the terminal.
 pub(super) struct TerminalChat {
-    pub(super) engine: Engine,
-    pub(super) setup: Setup,
-    pub(super) model: ModelArgs,
+    pub(super) backend: Backend,
     pub(super) screen: Screen,
     pub(super) talk: TalkArgs,
     pub(super) lasting: Lasting,
@@ -48,16 +49,9 @@ pub(super) struct TerminalChat {
 }
 
 impl TerminalChat {
-    pub(super) fn new(
-        (engine, setup): (Engine, Setup),
-        screen: Screen,
-        args: &ChatArgs,
-        lasting: Lasting,
-    ) -> TerminalChat {
+    pub(super) fn new(backend: Backend, screen: Screen, args: &ChatArgs, lasting: Lasting) -> TerminalChat {
         TerminalChat {
-            engine,
-            setup,
-            model: args.model.clone(),
+            backend,
             screen,
             talk: args.talk.clone(),
             lasting,
@@ -71,7 +65,12 @@ impl TerminalChat {
 
     /// Ends running work.
     pub(super) fn close(&self) {
-        self.engine.close();
+        self.backend.close();
+    }
+
+    /// A time in which Ctrl-C stops an answer.
+    pub(super) fn turn(&self) -> Turn {
+        self.backend.client.turn()
     }
 
     /// The prompt of the next line.
@@ -115,12 +114,16 @@ impl TerminalChat {
             InputLine::Say(text) => return self.say(text),
             InputLine::Help => self.screen.line(HELP),
             InputLine::System(text) => self.change_system(text),
+            InputLine::Show => {
+                self.describe_model();
+                self.show_values();
+            }
             InputLine::Values => self.show_values(),
             InputLine::Set(name, value) => self.talk.set(name, value).map_err(anyhow::Error::msg)?,
             InputLine::Model("") => return self.show_model(),
             InputLine::Model(name) => return self.exchange_model(name),
             InputLine::Reset => self.begin(),
-            InputLine::Stats => self.show_stats(),
+            InputLine::Stats => return self.show_stats(),
             InputLine::Memory => return self.show_memory(),
             InputLine::Remember(on) => self.remember(on),
             InputLine::Correct(text) => return self.correct(text),
@@ -137,7 +140,7 @@ impl TerminalChat {
     }
 
     fn kept(&self) -> KeptConversations<'_> {
-        KeptConversations(&self.engine.client)
+        KeptConversations(&self.backend)
     }
 
     /// Begins a new conversation.
@@ -171,7 +174,7 @@ impl TerminalChat {
     }
 
     fn show_values(&mut self) {
-        let values = self.talk.values(&self.engine.app.serving.model.sampling);
+        let values = self.talk.values(&self.backend.model.sampling);
         values.iter().for_each(|line| self.screen.line(line));
         self.screen.line("/set NAME VALUE changes one for the next answers");
     }
@@ -180,8 +183,8 @@ impl TerminalChat {
         self.draft = text.to_owned();
         images::refuse(text)?;
         let body = self.body(text)?;
-        let TerminalChat { engine, screen, .. } = self;
-        match engine.client.chat(&body, &mut |piece| screen.piece(piece))? {
+        let TerminalChat { backend, screen, .. } = self;
+        match backend.client.answer(CHATS, body, &mut |piece| screen.piece(piece))? {
             Answered::Whole(answer) => {
                 let kvik = &answer.report["kvik"];
                 let own = |field: &str| kvik["conversation"][field].as_str().map(str::to_owned);
@@ -200,16 +203,17 @@ impl TerminalChat {
 
     /// The request of a turn: its new messages, and its conversation.
     fn body(&self, text: &str) -> anyhow::Result<Value> {
-        let mut body = self.talk.fields();
+        let mut body = self.talk.body(self.backend.fields());
         let (conversation, mut messages) = match &self.id {
             Some(id) => (id.clone(), Vec::new()),
             None => (self.kept().unused_name(text)?, self.system()),
         };
         messages.push(json!({"role": "user", "content": text}));
         body["messages"] = Value::Array(messages);
-        body["stream"] = json!(true);
-        body["stream_options"] = json!({"include_usage": true});
-        body["kvik"] = json!({"memory": self.engine.remembering.on, "conversation": conversation});
+        body["kvik"]["conversation"] = json!(conversation);
+        if let Some(remembers) = self.backend.remembering.field() {
+            body["kvik"]["memory"] = json!(remembers);
+        }
         Ok(body)
     }
 
@@ -295,7 +299,7 @@ impl TerminalChat {
     /// Shows which conversation could be continued.
     pub(super) fn show_newest(&mut self) -> anyhow::Result<()> {
         if let Some(newest) = self.kept().all()?.first() {
-            self.screen.line(&format!("`kvik chat --resume` or /load goes on with: {}", listed(newest)));
+            self.screen.line(&format!("`kvik chat --continue` or /load goes on with: {}", listed(newest)));
         }
         Ok(())
     }
@@ -336,10 +340,10 @@ impl TerminalChat {
     }
 
     fn remember(&mut self, on: bool) {
-        match &self.engine.remembering.settings {
+        match &self.backend.remembering.settings {
             Err(why) if on => self.screen.line(&format!("nothing can be remembered: {why}")),
             _ => {
-                self.engine.remembering.on = on;
+                self.backend.remembering.on = on;
                 let off = "memory is off: the conversation ends with the context";
                 self.screen.line(if on { "memory is on" } else { off });
             }
@@ -354,14 +358,15 @@ impl TerminalChat {
     }
 
     fn show_memory(&mut self) -> anyhow::Result<()> {
-        let mut lines = vec![match &self.engine.remembering {
+        let mut lines = vec![match &self.backend.remembering {
             Remembering { settings: Err(why), .. } => format!("nothing can be remembered: {why}"),
             Remembering { on: false, .. } => "memory is off; /memory on switches it on".to_owned(),
-            Remembering { settings: Ok(settings), .. } => {
+            Remembering { settings: Ok(None), .. } => "memory is on, as the server has it".to_owned(),
+            Remembering { settings: Ok(Some(settings)), .. } => {
                 format!("memory is on: {}", report::settings(settings))
             }
         }];
-        if let Some(id) = self.id.as_ref().filter(|_| self.engine.remembering.on) {
+        if let Some(id) = self.id.as_ref().filter(|_| self.backend.remembering.on) {
             lines.extend(self.remembered(id)?);
         }
         lines.iter().for_each(|line| self.screen.line(line));
@@ -379,15 +384,19 @@ impl TerminalChat {
         Ok(lines)
     }
 
-    fn show_stats(&mut self) {
-        let stats = self.engine.app.serving.engine.stats();
-        self.screen.line(&format!(
-            "{} of {} in use; {} prompt tokens so far, {} of them reused",
-            ByteSize((stats.kv_bytes - stats.kv_free_bytes) as u64),
-            ByteSize(stats.kv_bytes as u64),
-            stats.counters.prompt_tokens,
-            stats.counters.reused_tokens,
-        ));
+    fn show_stats(&mut self) -> anyhow::Result<()> {
+        let path = format!("/v1/stats{}", self.backend.query());
+        let stats = self.backend.client.call(Method::GET, &path, None)?;
+        let (ram, tokens) = (&stats["kv"]["ram"], &stats["tokens"]);
+        let bytes = |value: &Value| ByteSize(value.as_u64().unwrap_or(0));
+        // A tenant of a server is not told how much there is.
+        let room = match ram {
+            Value::Null => String::new(),
+            ram => format!("{} of {} in use; ", bytes(&ram["bytes"]), bytes(&ram["capacity_bytes"])),
+        };
+        let (prompt, cached) = (&tokens["prompt"], &tokens["cached"]);
+        self.screen.line(&format!("{room}{prompt} prompt tokens so far, {cached} of them reused"));
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use kvik_memory::records::private::create_private_folder;
 use rustyline::{
     Cmd, Editor, Helper, KeyCode, KeyEvent, Modifiers,
     completion::Completer,
@@ -59,7 +60,7 @@ impl LineEditor {
     /// Saves the history; a failure is only reported.
     pub(super) fn close(mut self) {
         let Some(path) = self.history.take() else { return };
-        let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let made = path.parent().map_or(Ok(()), create_private_folder);
         if made.is_err() || self.editor.save_history(&path).is_err() {
             eprintln!("the history could not be saved to {}", path.display());
         }

@@ -1,4 +1,4 @@
-//! The server's stored conversations, as the terminal uses them.
+//! Stored conversations, of a server or of this process, as the terminal uses them.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,11 @@ use axum::http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::client::{LocalClient, Refused};
-use crate::command::remote::escaped;
+use crate::command::{
+    backend::Backend,
+    client::{AskError, Client},
+    remote::escaped,
+};
 
 const PATH: &str = "/v1/conversations";
 /// Conversations of one page of the list.
@@ -18,7 +21,7 @@ const NAME_BYTES: usize = 48;
 
 /// All stored conversations.
 #[derive(Clone, Copy)]
-pub(super) struct KeptConversations<'a>(pub(super) &'a LocalClient);
+pub(super) struct KeptConversations<'a>(pub(super) &'a Backend);
 
 /// A conversation in the list.
 #[derive(Debug, Deserialize)]
@@ -46,6 +49,10 @@ pub(super) struct FoundConversation {
 }
 
 impl KeptConversations<'_> {
+    fn client(&self) -> &Client {
+        &self.0.client
+    }
+
     /// All conversations, most recently changed first.
     pub(super) fn all(self) -> anyhow::Result<Vec<ListedConversation>> {
         #[derive(Deserialize)]
@@ -56,7 +63,7 @@ impl KeptConversations<'_> {
         let mut all: Vec<ListedConversation> = Vec::new();
         loop {
             let after = all.last().map_or_else(String::new, |last| format!("&after={}", last.id));
-            let page = self.0.call(Method::GET, &format!("{PATH}?limit={PAGE}{after}"), None)?;
+            let page = self.client().call(Method::GET, &format!("{PATH}?limit={PAGE}{after}"), None)?;
             let page: Page = serde_json::from_value(page)?;
             all.extend(page.data);
             if !page.has_more {
@@ -67,47 +74,58 @@ impl KeptConversations<'_> {
 
     /// The conversation of this name or id.
     pub(super) fn find(self, name: &str) -> anyhow::Result<FoundConversation> {
-        let found = self.0.call(Method::GET, &path(name), None).map_err(|error| in_terminal(error, name))?;
+        let found =
+            self.client().call(Method::GET, &path(name), None).map_err(|error| in_terminal(error, name))?;
         Ok(serde_json::from_value(found)?)
     }
 
     /// Creates a conversation of this name with these messages, and returns its id.
     pub(super) fn begin(self, name: &str, messages: &[Value]) -> anyhow::Result<String> {
         let body = json!({"name": name, "messages": messages});
-        let begun = self.0.call(Method::POST, PATH, Some(&body))?;
+        let begun = self.client().call(Method::POST, PATH, Some(&body))?;
         Ok(begun["id"].as_str().unwrap_or_default().to_owned())
     }
 
     pub(super) fn rename(self, id: &str, name: &str) -> anyhow::Result<()> {
-        self.0.call(Method::POST, &path(id), Some(&json!({"name": name}))).map(drop)
+        self.client().call(Method::POST, &path(id), Some(&json!({"name": name})))?;
+        Ok(())
     }
 
     /// Deletes the conversation of this name, and returns its id.
     pub(super) fn delete(self, name: &str) -> anyhow::Result<String> {
-        let deleted =
-            self.0.call(Method::DELETE, &path(name), None).map_err(|error| in_terminal(error, name))?;
+        let deleted = self
+            .client()
+            .call(Method::DELETE, &path(name), None)
+            .map_err(|error| in_terminal(error, name))?;
         Ok(deleted["id"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Removes the message of this index and all after it.
     pub(super) fn take_back(self, id: &str, from: usize) -> anyhow::Result<()> {
-        self.0.call(Method::DELETE, &format!("{}/messages?from={from}", path(id)), None).map(drop)
+        self.client().call(Method::DELETE, &format!("{}/messages?from={from}", path(id)), None)?;
+        Ok(())
     }
 
     /// Its newest summary; null if it has none.
     pub(super) fn summary(self, id: &str) -> anyhow::Result<Value> {
-        let mut memory = self.0.call(Method::GET, &format!("{}/memory", path(id)), None)?;
+        let mut memory = self.client().call(Method::GET, &self.memory_path(id), None)?;
         Ok(memory["summary"].take())
     }
 
     /// Replaces the text of its newest summary.
     pub(super) fn correct(self, id: &str, text: &str) -> anyhow::Result<()> {
-        self.0.call(Method::POST, &format!("{}/memory", path(id)), Some(&json!({"summary": text}))).map(drop)
+        self.client().call(Method::POST, &self.memory_path(id), Some(&json!({"summary": text})))?;
+        Ok(())
+    }
+
+    /// The route of a conversation's summary, which belongs to a model.
+    fn memory_path(self, id: &str) -> String {
+        format!("{}/memory{}", path(id), self.0.query())
     }
 
     /// The conversation as text, in `json` or `markdown`.
     pub(super) fn export(self, id: &str, format: &str) -> anyhow::Result<String> {
-        self.0.text(Method::GET, &format!("{}/export?format={format}", path(id)), None)
+        Ok(self.client().text(Method::GET, &format!("{}/export?format={format}", path(id)), None)?)
     }
 
     /// An unused name, made of the first words of a text.
@@ -125,12 +143,12 @@ fn path(name: &str) -> String {
 }
 
 /// The error for a conversation that does not exist, worded for the terminal.
-fn in_terminal(error: anyhow::Error, name: &str) -> anyhow::Error {
-    match error.downcast_ref::<Refused>() {
-        Some(refused) if refused.status == StatusCode::NOT_FOUND => {
+fn in_terminal(error: AskError, name: &str) -> anyhow::Error {
+    match error {
+        AskError::Refused { status: StatusCode::NOT_FOUND, .. } => {
             anyhow!("there is no conversation `{name}`; /list shows them")
         }
-        _ => error,
+        error => error.into(),
     }
 }
 

@@ -7,8 +7,9 @@ pub(super) const HELP: &str = "\
 /memory correct TEXT  let the summary say this
 /retry                ask the last question again, in place of its answer
 /undo                 take back the last question and its answer
-/set                  show the values of answers: sampling, seed, max_tokens, think, system
+/set                  show the values of answers: sampling, seed, max_tokens, loops, think, system
 /set NAME VALUE       change one of them; default is the usual value
+/show                 show the model and the values of answers
 /model                show the model, and those that are on this machine
 /model NAME           go on with another one, as -m names it
 /save NAME            give this conversation a name of your own
@@ -41,6 +42,8 @@ pub(super) enum InputLine<'a> {
     Correct(&'a str),
     Undo,
     Retry,
+    /// Shows the model and the values of answers.
+    Show,
     /// Shows the values of answers.
     Values,
     /// Sets one of them.
@@ -71,6 +74,11 @@ impl<'a> InputLine<'a> {
             ("", _) => InputLine::Nothing,
             ("/system", text) => InputLine::System(text),
             ("/set", values) => InputLine::set(values),
+            ("/show", "" | "info") => InputLine::Show,
+            ("/show", "parameters" | "system") => InputLine::Values,
+            ("/show", other) => wrong(format!(
+                "/show takes info, parameters or system, not {other}; `kvik inspect -m NAME` shows what is in a model's file"
+            )),
             ("/model", name) => InputLine::Model(name),
             ("/retry", "") => InputLine::Retry,
             ("/memory", "") => InputLine::Memory,
@@ -173,6 +181,8 @@ mod tests {
         check("/set parameter", InputLine::Values);
         check("/set think", InputLine::Set("think", ""));
         check("/set system be brief ", InputLine::System("be brief"));
+        ["/show", "/show info"].iter().for_each(|line| check(line, InputLine::Show));
+        check("/show parameters", InputLine::Values);
         check("/model", InputLine::Model(""));
         check("/model qwen3:0.6b", InputLine::Model("qwen3:0.6b"));
         check("1/2 is a half", InputLine::Say("1/2 is a half"));
@@ -207,6 +217,7 @@ mod tests {
         check("/undo that", "/undo stands alone");
         check("/bye now", "/bye stands alone");
         check("/memory maybe", "on, off");
+        check("/show template", "kvik inspect -m NAME");
         check("/memory correct", "correct TEXT");
         check("/load", "/list shows them");
         check("/export ", "a new file");

@@ -1,25 +1,24 @@
 //! `kvik chat`: a conversation in the terminal.
 //!
 //! ```text
-//! line -> TerminalChat -> LocalClient -> the routes of `kvik serve`, in this process
+//! line -> TerminalChat -> Backend -> the routes of `kvik serve`: in this process, or at a server
 //!              '-> Screen <-'
 //! ```
 //!
-//! The terminal is an ordinary client of the routes, and shares their memory of conversations.
+//! The terminal is an ordinary client of the routes, and shares their memory of conversations: through a server its
+//! conversations are those of the page.
 
-mod client;
 mod conversation;
 mod editor;
-mod engine;
 mod kept;
 mod line;
 mod model;
-mod report;
+pub(super) mod report;
 mod screen;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{io::IsTerminal, time::Duration};
 
 use clap::Args;
 use kvik_memory::records::Records;
@@ -27,19 +26,22 @@ use kvik_memory::records::Records;
 use self::{
     conversation::{Lasting, TerminalChat},
     editor::{LineEditor, Typed},
-    engine::{Places, Setup},
     screen::Screen,
 };
 use super::{
+    backend::{Backend, BackendArgs, Places, Setup},
     flags::{accounts::StateArgs, memory::MemoryArgs},
     talk::{self, TalkArgs},
 };
 use kvik_serving::settings::{
+    capacity::Capacity,
     home,
     logging::{self, LogFormat},
     model::{CacheArgs, ModelArgs},
 };
 
+/// Room for one answer at a time, and for the summaries computed concurrently.
+const CAPACITY: Capacity = Capacity { parallel: 4, queue: 16, ..Capacity::ONE };
 /// Folder of its records in the state directory. They are separate from the server's, which one process at a time
 /// writes: an open terminal must not lock a server out of its accounts.
 const FOLDER: &str = "chat";
@@ -52,21 +54,29 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(500);
   kvik chat                             with the model of `kvik default`
   kvik chat qwen3:0.6b                  with this one, which is fetched once
   kvik chat -m model.gguf --system \"You are a friendly assistant.\"
-  kvik chat --resume                    go on with the last conversation
-  kvik chat --resume \"my dog\"           go on with the one of that name
+  kvik chat --continue                  go on with the last conversation
+  kvik chat --continue \"my dog\"         go on with the one of that name
+  kvik chat --url http://gpu:8080       with the model of another machine
+
+A kvik that serves the model on this machine answers, if there is one: nothing is loaded twice, its
+cache is shared, and the conversations are those of its page. In a terminal a line says so; --local
+loads the model here.
 
 After each answer one line says how many tokens of the conversation were reused and when the first
 token came: a conversation is computed once, however long it grows. When it is longer than the
 context, the model reads a summary of its beginning, its recent messages, and what of the rest fits
 the question; /memory shows them, --memory off ends the conversation with the context.
 
-Every conversation is kept in the state directory, under its first words or the name that /save
-gives it; with --memory off none is. /help lists the commands; three quotes (\"\"\") begin and end a text
-of several lines, and Alt-Enter begins another one.")]
+Every conversation is kept, by the server or in the state directory, under its first words or the name
+that /save gives it; here with --memory off none is. /help lists the commands; three quotes (\"\"\") begin
+and end a text of several lines, and Alt-Enter begins another line.")]
 pub(crate) struct ChatArgs {
     /// The model, as -m names it: a name, a short name, a file, a source of the hub
     #[arg(value_name = "NAME", value_parser = home::text)]
     pub(super) name: Option<String>,
+    /// Go on with the conversation of this name or id; without one, with the last
+    #[arg(long = "continue", visible_alias = "resume", value_name = "NAME", num_args = 0..=1, conflicts_with = "system")]
+    resume: Option<Option<String>>,
     #[command(flatten)]
     pub(super) model: ModelArgs,
     #[command(flatten)]
@@ -77,18 +87,15 @@ pub(crate) struct ChatArgs {
     memory: MemoryArgs,
     #[command(flatten)]
     state: StateArgs,
-    /// Go on with the conversation of this name; without a name, with the last one
-    #[arg(long, value_name = "NAME", num_args = 0..=1, conflicts_with = "system")]
-    resume: Option<Option<String>>,
+    #[command(flatten)]
+    backend: BackendArgs,
 }
 
-/// Runs the command.
-pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
+/// Runs the command; `loading` is a flag of loading that the command line has.
+pub(crate) fn run(args: &ChatArgs, loading: Option<&str>) -> anyhow::Result<()> {
     logging::start(LogFormat::Text, "warn");
-    talk::tell_of_demonstration(&args.model);
-    let (setup, lasting) = args.setup()?;
-    let engine = setup.open(&args.model)?;
-    let mut chat = TerminalChat::new((engine, setup), Screen::new(), args, lasting);
+    let (backend, lasting) = args.open(loading)?;
+    let mut chat = TerminalChat::new(backend, Screen::new(), args, lasting);
     chat.greet();
     let outcome = args.open_conversation(&mut chat).and_then(|()| converse(&mut chat));
     chat.close();
@@ -96,9 +103,33 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
 }
 
 impl ChatArgs {
-    /// The same for another model, cache and values of answers.
-    pub(super) fn with(self, model: ModelArgs, cache: CacheArgs, talk: TalkArgs) -> ChatArgs {
-        ChatArgs { model, cache, talk, ..self }
+    /// The same for another model, cache and values of answers, and for answers from elsewhere.
+    pub(super) fn with(
+        self,
+        (model, cache): (ModelArgs, CacheArgs),
+        talk: TalkArgs,
+        backend: BackendArgs,
+    ) -> ChatArgs {
+        ChatArgs { model, cache, talk, backend, ..self }
+    }
+
+    /// Opens the model where it answers, and says whether conversations outlast the program.
+    fn open(&self, loading: Option<&str>) -> anyhow::Result<(Backend, Lasting)> {
+        if let Some(mut backend) = self.backend.server(&self.model, loading)? {
+            talk::tell_of_demonstration(backend.model.is_embedded);
+            backend.remembering.on = self.memory.config(true)?.on;
+            return Ok((backend, Ok(())));
+        }
+        let mut model = self.model.clone();
+        model.take_default();
+        talk::tell_of_demonstration(model.is_embedded());
+        self.open_here(&model)
+    }
+
+    /// Loads the model in this process.
+    fn open_here(&self, model: &ModelArgs) -> anyhow::Result<(Backend, Lasting)> {
+        let (setup, lasting) = self.setup()?;
+        Ok((Backend::local(setup, model, true)?, lasting))
     }
 
     /// Everything but the model, and whether conversations outlast the program.
@@ -112,7 +143,7 @@ impl ChatArgs {
             cache_disk: self.cache.cache_disk.directory(),
         };
         let (cache, memory) = (self.cache.clone(), self.memory.clone());
-        Ok((Setup { cache, memory, records, places }, lasting))
+        Ok((Setup { cache, memory, records, places, capacity: CAPACITY }, lasting))
     }
 
     /// The records of conversations, or why these end with the program.
@@ -139,13 +170,19 @@ impl ChatArgs {
 /// Reads lines until the last one.
 fn converse(chat: &mut TerminalChat) -> anyhow::Result<()> {
     let mut editor = LineEditor::open()?;
+    let is_piped = !std::io::stdin().is_terminal();
     loop {
         let draft = chat.take_draft();
-        match editor.read(chat.prompt(), &draft)? {
+        // At the prompt of a terminal Ctrl-C is a key; the signal is pressed once the line is entered.
+        let begun = (!is_piped).then(|| chat.turn());
+        let typed = editor.read(chat.prompt(), &draft)?;
+        let turn = begun.unwrap_or_else(|| chat.turn());
+        match typed {
             Typed::Line(line) if chat.enter(&line) => {}
             Typed::Line(_) | Typed::End => break,
             Typed::Interrupt => chat.interrupt(),
         }
+        turn.end(is_piped);
     }
     editor.close();
     Ok(())

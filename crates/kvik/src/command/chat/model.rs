@@ -1,13 +1,10 @@
 //! The model of a terminal, shown and exchanged by `/model`.
 
-use anyhow::Context;
-use kvik_shelf::Kind;
-
 use super::{
     conversation::TerminalChat,
     kept::{FoundConversation, KeptConversations},
 };
-use kvik_serving::{fetch, settings::home};
+use kvik_serving::titled;
 
 /// Maximum models that `/model` lists.
 const LISTED_MAX: usize = 50;
@@ -16,11 +13,11 @@ impl TerminalChat {
     /// Describes the model, and what of the conversation outlasts the program.
     pub(super) fn greet(&mut self) {
         self.describe_model();
-        if self.engine.app.serving.model.embedded {
+        if self.backend.model.is_embedded {
             self.screen.line("Try \"Who are you?\" or \"My dog is called Bolt.\"");
         }
         self.screen.line("/help lists the commands.");
-        if let Err(why) = &self.engine.remembering.settings {
+        if let Err(why) = &self.backend.remembering.settings {
             self.screen.line(&format!("This conversation ends with the context: {why}."));
         }
         if let Err(why) = &self.lasting {
@@ -28,57 +25,32 @@ impl TerminalChat {
         }
     }
 
-    fn describe_model(&mut self) {
-        let sampling = self.talk.sampling_of(&self.engine.app.serving.model.sampling);
-        let model = &self.engine.app.serving.model;
-        self.screen.line(&format!(
-            "{} ({}), context {} tokens, cache {}",
-            model.name,
-            model.source.for_host(),
-            model.context,
-            self.engine.cache
-        ));
+    pub(super) fn describe_model(&mut self) {
+        let model = &self.backend.model;
+        let cache = model.cache.map_or_else(String::new, |bytes| format!(", cache {bytes}"));
+        let title = titled(&model.name, &model.source);
+        self.screen.line(&format!("{title}, context {} tokens{cache}", model.context));
         if self.talk.verbose {
-            self.screen.line(&format!("sampling: {sampling}"));
+            self.screen.line(&format!("sampling: {}", self.talk.sampling_of(&model.sampling)));
         }
     }
 
     /// Shows the model, and those that `/model NAME` could take.
     pub(super) fn show_model(&mut self) -> anyhow::Result<()> {
         self.describe_model();
-        let listing = self.model.models_dir.shelf()?.list()?;
-        let models = listing.manifests.iter().filter(|manifest| manifest.kind == Kind::Model);
-        for manifest in models.take(LISTED_MAX) {
-            let mark = if self.model.named() == Some(manifest.name.as_str()) { "*" } else { " " };
-            self.screen.line(&format!("{mark} {}", manifest.name));
+        for (name, is_present) in self.backend.others()?.into_iter().take(LISTED_MAX) {
+            let mark = if is_present { "*" } else { " " };
+            self.screen.line(&format!("{mark} {name}"));
         }
-        self.screen.line("/model NAME goes on with another one, as -m names it");
+        let names = if self.backend.is_remote() { "a name of the server" } else { "as -m names it" };
+        self.screen.line(&format!("/model NAME goes on with another one, {names}"));
         Ok(())
     }
 
     /// Goes on with another model; if it cannot be loaded, with the one before.
     pub(super) fn exchange_model(&mut self, name: &str) -> anyhow::Result<()> {
-        let model = self.model.of(&home::text(name)?);
-        if let Some(named) = model.named() {
-            // What is not there, or takes long to fetch, is found out while the other one still answers.
-            fetch::model(named, &model.models_dir)?;
-        }
         let carried = self.unlasting()?;
-        let remembers = self.engine.remembering.on;
-        // Both at once may not fit, and there is one disk cache.
-        self.engine.close();
-        let opened = match self.setup.open(&model) {
-            Ok(engine) => {
-                (self.engine, self.model) = (engine, model);
-                Ok(())
-            }
-            Err(error) => {
-                self.engine =
-                    self.setup.open(&self.model).context("nor can the model before be opened again")?;
-                Err(error.context(format!("{} goes on", self.model.source())))
-            }
-        };
-        self.engine.remembering.on = remembers && self.engine.remembering.settings.is_ok();
+        let opened = self.backend.exchange(name)?;
         self.carry(carried)?;
         self.describe_model();
         opened
@@ -87,7 +59,7 @@ impl TerminalChat {
     /// The conversation, if it is in the memory of this program alone.
     fn unlasting(&self) -> anyhow::Result<Option<FoundConversation>> {
         match (&self.lasting, &self.id) {
-            (Err(_), Some(id)) => KeptConversations(&self.engine.client).find(id).map(Some),
+            (Err(_), Some(id)) => KeptConversations(&self.backend).find(id).map(Some),
             _ => Ok(None),
         }
     }
@@ -97,7 +69,7 @@ impl TerminalChat {
         self.memory = serde_json::Value::Null;
         if let Some(FoundConversation { name, messages, .. }) = carried {
             let name = name.unwrap_or_else(|| "conversation".to_owned());
-            self.id = Some(KeptConversations(&self.engine.client).begin(&name, &messages)?);
+            self.id = Some(KeptConversations(&self.backend).begin(&name, &messages)?);
         }
         Ok(())
     }

@@ -3,13 +3,13 @@
 use kvik_memory::context::MemorySettings;
 use serde_json::Value;
 
-use super::client::Answer;
+use crate::command::client::Answer;
 
 /// Maximum characters of a message quoted on one line.
 const QUOTED_CHARS: usize = 100;
 
 /// A status on one line: tokens reused, computed and generated, and which messages were in the prompt.
-pub(super) fn status(answer: &Answer) -> String {
+pub(in crate::command) fn status(answer: &Answer) -> String {
     let Answer { report, first_token, .. } = answer;
     let timings = &report["timings"];
     let cost = format!(
@@ -23,6 +23,11 @@ pub(super) fn status(answer: &Answer) -> String {
     );
     let memory = &report["kvik"]["memory"];
     if is_whole(memory) { cost } else { format!("{cost} | memory: {}", messages_read(memory)) }
+}
+
+/// Whether the answer was ended because it only repeated itself.
+pub(in crate::command) fn was_loop(answer: &Answer) -> bool {
+    !answer.report["kvik"]["loop"].is_null()
 }
 
 /// Whether every message was in the prompt verbatim, and will be in the next turn.
@@ -87,10 +92,15 @@ pub(super) fn summary(summary: &Value) -> Vec<String> {
             "of {covers} messages no summary could be made {age} ago ({why}): they are gone"
         )];
     }
-    let corrected = if summary["corrected"] == true { ", corrected" } else { "" };
+    let source = match (summary["corrected"] == true, summary["kind"].as_str()) {
+        (true, _) => ", corrected",
+        (false, Some("facts")) => ", a list of facts",
+        (false, Some("extracted")) => ", extracted sentences",
+        (false, _) => "",
+    };
     let times = ordinal(count(&summary["updates"]));
     let text = summary["text"].as_str().unwrap_or_default().to_owned();
-    vec![format!("the summary of {covers} messages, made {age} ago for the {times} time{corrected}:"), text]
+    vec![format!("the summary of {covers} messages, made {age} ago for the {times} time{source}:"), text]
 }
 
 /// The first messages of the quoted exchanges, taken from the messages of the turn's request.
@@ -200,7 +210,8 @@ mod tests {
         };
         let title = "the summary of 1,200 messages, made 1 min ago for the 2nd time";
         check(json!({}), &[&format!("{title}:"), "A dog."]);
-        check(json!({"corrected": true}), &[&format!("{title}, corrected:"), "A dog."]);
+        check(json!({"corrected": true, "kind": "facts"}), &[&format!("{title}, corrected:"), "A dog."]);
+        check(json!({"kind": "extracted"}), &[&format!("{title}, extracted sentences:"), "A dog."]);
         let failed = "of 1,200 messages no summary could be made 1 min ago (it was empty): they are gone";
         check(json!({"failed": "it was empty"}), &[failed]);
         assert!(summary(&Value::Null).is_empty());

@@ -2,9 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
-use super::client::Answer;
 use super::report;
-use crate::command::talk::AnswerPiece;
+use crate::command::client::{Answer, AnswerPiece};
 use kvik_serving::settings::logging::may_colour;
 
 /// Standard output, or a writer of a test in its place.
@@ -38,6 +37,9 @@ impl Screen {
     /// Writes the report at the end of an answer.
     pub(super) fn answered(&mut self, answer: &Answer) {
         self.write("\n");
+        if report::was_loop(answer) {
+            self.note("the answer repeated itself, and was ended; /set loops on lets it go on");
+        }
         self.note(&report::status(answer));
         self.write("\n");
     }

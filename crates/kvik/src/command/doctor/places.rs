@@ -7,10 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kvik_engine::store::bytes_allowed;
+use kvik_engine::store::{bytes_allowed, wear, writers};
 
 use super::report::Diagnosis;
 use crate::command::serve_args::ServeArgs;
+use kvik_server::clock::unix_seconds;
 use kvik_serving::settings::{dirs, size::ByteSize};
 
 /// Bytes that are written and read at a time.
@@ -156,6 +157,31 @@ fn forget_pages(_: &File) -> bool {
     false
 }
 
+/// The processes that write a disk cache now.
+fn users(dir: &Path) -> String {
+    let named =
+        |pid: Option<u32>| pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+    let writers: Vec<String> = writers(dir).into_iter().map(named).collect();
+    match writers.as_slice() {
+        [] => String::new(),
+        some => {
+            format!("; {} writes there: others of the same model read that, and take over", some.join(", "))
+        }
+    }
+}
+
+/// Bytes that the disk cache has written, as the end of a sentence; nothing before its first byte.
+fn written(today_bytes: u64, year_bytes: u64) -> String {
+    match year_bytes {
+        0 => String::new(),
+        _ => format!(
+            "; {} were written today, a year at this rate is {}",
+            ByteSize(today_bytes),
+            ByteSize(year_bytes)
+        ),
+    }
+}
+
 /// Write and read speed of a disk.
 #[derive(Debug, Clone, Copy)]
 struct DiskSpeed {
@@ -173,11 +199,15 @@ impl DiskSpeed {
             || "reading was not measured".to_owned(),
             |read| format!("reads {:.0} MB/s", read / 1e6),
         );
+        let (written_so_far, now_s) = (wear(dir), unix_seconds());
+        let (today_bytes, year_bytes) = (written_so_far.today(now_s), written_so_far.year(now_s));
         let found = format!(
-            "{} in {}; the disk {read} and writes {:.0} MB/s",
+            "{} in {}; the disk {read} and writes {:.0} MB/s{}{}",
             ByteSize(allowed),
             dir.display(),
-            write_bytes_per_s / 1e6
+            write_bytes_per_s / 1e6,
+            written(today_bytes, year_bytes),
+            users(dir)
         );
         let diagnosis = if allowed < CACHE_BYTES_MIN {
             Diagnosis::note(
@@ -198,7 +228,11 @@ impl DiskSpeed {
             Some(read) => diagnosis.with("read_bytes_per_s", read.round() as u64),
             None => diagnosis,
         };
-        diagnosis.with("write_bytes_per_s", write_bytes_per_s.round() as u64).with("bytes_max", allowed)
+        diagnosis
+            .with("write_bytes_per_s", write_bytes_per_s.round() as u64)
+            .with("bytes_max", allowed)
+            .with("written_bytes_today", today_bytes)
+            .with("written_bytes_per_year", year_bytes)
     }
 }
 

@@ -9,6 +9,7 @@ use kvik_model::KvMap;
 use super::sensitivity::SensitivityArgs;
 use crate::eval::setting::{self, Setting, Sight};
 use crate::eval::tasks::{self, Sources};
+use crate::eval::windows;
 use kvik_serving::settings::{model::ModelArgs, size::ByteSize};
 
 /// Path of the embedded model's held-out files in a checkout.
@@ -30,6 +31,10 @@ Cases are generated from a seed, in plain words, for any model; kvik-tiny has he
 bring your own, a JSON object a line:
   {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}], \"contains\": \"Oslo\"}
 and, if you like, \"question\" (the text from which the question begins), \"max_tokens\" and \"group\".
+
+Beside each figure stands the number of its cases and the interval of 95%: of a model that finds fewer than 20
+answers with everything kept, nothing follows about a policy. A policy is judged by the worse of right answers
+and perplexity, since one can be whole where the other is ruined.
 
 Results are kept for each model; `kvik serve` warns when a setting was not measured or loses much.
 
@@ -58,7 +63,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "FORMAT")]
     pub(super) kv_also: Vec<KvMap>,
     /// Tasks, each as NAME or NAME:CASES; tiny and generated stand for all of a kind [default: tiny for the embedded
-    /// model where its files are, else generated]
+    /// model where its files are, else generated,stories]
     #[arg(long, value_name = "TASK", value_delimiter = ',')]
     task: Vec<String>,
     /// Cases of a task that says no number
@@ -82,7 +87,8 @@ pub(crate) struct EvalArgs {
     /// Memory for the variants of a prompt that are computed together
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub(super) memory: ByteSize,
-    /// Find which KV heads retrieve and which only stream, and keep that for budget=calibrated
+    /// Find which KV heads retrieve and which only stream, and keep that for budget=calibrated; it takes 20 cases that
+    /// the model answers rightly
     #[arg(long)]
     pub(super) calibrate: bool,
     /// Take times of one long prompt alone under every setting
@@ -143,7 +149,9 @@ impl EvalArgs {
             ([], Some(_), _) => vec!["data".to_owned()],
             ([], None, Some(_)) => vec!["text".to_owned()],
             ([], None, None) if own && !self.calibrate => vec!["tiny".to_owned()],
-            ([], None, None) => vec!["generated".to_owned()],
+            ([], None, None) if self.calibrate || windows::STORIES.is_none() => vec!["generated".to_owned()],
+            // A policy is judged by right answers and by perplexity, so both are measured.
+            ([], None, None) => vec!["generated".to_owned(), tasks::STORIES_TASK.to_owned()],
             (tasks, ..) => tasks.to_vec(),
         }
     }

@@ -1,13 +1,15 @@
 //! Storage of measurements for later runs: `serve` bases its warnings on them, and the calibrated budget needs them.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use kvik_cache::retain::HeadImportance;
 
 use crate::eval::report::{EvalReport, RowReport, TaskReport};
-use kvik_serving::measured::{Measured, MeasuredHeads, MeasuredLosses, SettingLosses, TaskLoss};
+use kvik_serving::measured::{
+    Measured, MeasuredHeads, MeasuredLosses, RIGHT_CASES_MIN, SettingLosses, TaskLoss,
+};
 
-/// Losses in percent for which the retention that keeps the fewest positions is reported.
+/// Losses of recall and of perplexity in percent for which the retention that keeps the fewest positions is reported.
 const LOSSES: [f64; 4] = [1.0, 3.0, 10.0, 30.0];
 /// The value in a report for a question that was seen.
 const SEEN: &str = "seen";
@@ -44,7 +46,8 @@ pub(super) fn losses(model: &[u8; 32], report: &EvalReport) -> anyhow::Result<Op
     let mut scopes: Vec<(&str, &str)> = rows.iter().map(|row| (&row.kv[..], &row.question[..])).collect();
     scopes.dedup();
     let best = scopes.into_iter().map(|(kv, question)| best(&losses, kv, question));
-    Ok(Some(format!("\n{}\nkept in {}\n", best.collect::<String>(), path.display())))
+    let (best, doubts) = (best.collect::<String>(), doubts(&losses, &rows));
+    Ok(Some(format!("\n{best}{doubts}\nkept in {}\n", path.display())))
 }
 
 /// The best retentions for several maximum losses, of all that were ever measured for the model.
@@ -53,21 +56,37 @@ fn best(losses: &MeasuredLosses, kv: &str, question: &str) -> String {
     let line = |percent: f64| {
         let best = losses.best(kv, seen, percent)?;
         let loss = losses.loss(kv, &best, seen)?;
-        let (worst, task) = (loss.worst.max(0.0), &loss.worst_task);
-        Some(format!("  at most {percent:>2}%  {best} (mean {:.1}%, {task} {worst:.1}%)\n", loss.mean))
+        Some(format!("  at most {percent:>2}%  {best}: {loss}\n"))
     };
     let lines: String = LOSSES.into_iter().filter_map(line).collect();
+    let scope = format!("with {kv}, question {question}");
     if lines.is_empty() {
-        return String::new();
+        return format!(
+            "nothing that was measured {scope} is known to lose at most {most}% of recall and of perplexity, with \
+             {RIGHT_CASES_MIN} right cases or more\n",
+            most = LOSSES[LOSSES.len() - 1]
+        );
     }
-    format!("keeps least of all that was measured with {kv}, question {question}, and loses\n{lines}")
+    format!("keeps least of all that was measured {scope}, and loses\n{lines}")
+}
+
+/// Why the guard of `kvik serve --retain-max-loss` and `auto` refuse settings of a report whatever loss is allowed, a line
+/// for each reason.
+fn doubts(losses: &MeasuredLosses, rows: &[&RowReport]) -> String {
+    let doubt = |row: &&RowReport| {
+        let loss = losses.loss(&row.kv, &row.retain.parse().ok()?, row.question == SEEN)?;
+        Some(format!("not to be chosen yet: {}\n", loss.doubt()?))
+    };
+    let doubts: BTreeSet<String> = rows.iter().filter_map(doubt).collect();
+    doubts.into_iter().collect()
 }
 
 /// The losses in a row of a report.
 fn setting(report: &EvalReport, row: &RowReport) -> SettingLosses {
     let loss = |task: &TaskReport| {
         let (percent, cases) = report.loss(row, &task.name)?;
-        Some((task.name.clone(), TaskLoss { percent, cases, predicts: task.predicts }))
+        let right = if task.predicts { 0 } else { report.right(&task.name) };
+        Some((task.name.clone(), TaskLoss { percent, cases, right, predicts: task.predicts }))
     };
     SettingLosses {
         kv: row.kv.clone(),

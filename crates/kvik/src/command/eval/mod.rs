@@ -30,7 +30,7 @@ use crate::eval::{
     tasks::{self, EvalTask},
 };
 use kvik_server::clock::unix_seconds;
-use kvik_serving::{kv, open};
+use kvik_serving::{kv, measured::RIGHT_CASES_MIN, open};
 
 /// Runs the command.
 pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
@@ -74,23 +74,31 @@ fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Resu
     let bar = progress(if args.calibrate { run.calibration_steps() } else { run.steps() });
     let (report, kept) = if args.calibrate {
         let losses = run.calibrate(&mut || bar.inc(1))?;
-        let right = losses.iter().map(|task| task.cases).sum();
-        anyhow::ensure!(
-            right > 0,
-            "--calibrate: the model answered none of the cases rightly; try other tasks"
-        );
+        let (right, all) = (losses.iter().map(|task| task.cases).sum(), run.calibration_steps());
+        check_calibration(right, all)?;
         let importance = calibrate::importance(&losses);
         let report = report(args, run, &digest, Vec::new()).with_heads(&importance);
         let path = keep::heads(&digest, &importance, right, &report)?;
-        let (all, path) = (run.calibration_steps(), path.display());
+        let path = path.display();
         (report, format!("\n{right} of {all} cases were answered rightly and count; kept in {path}\n"))
     } else {
-        let report = report(args, run, &digest, run.measure(&mut || bar.inc(1))?);
+        let report = report(args, run, &digest, run.measure(&mut || bar.inc(1))?).with_recall();
         let kept = keep::losses(&digest, &report)?;
         (report, kept.unwrap_or_default())
     };
     bar.finish_and_clear();
     Ok((report, kept))
+}
+
+/// Refuses a calibration on few right answers: only those say which heads matter, and of a few any head may seem to.
+fn check_calibration(right: usize, all: usize) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        right >= RIGHT_CASES_MIN,
+        "--calibrate: the model answered {right} of {all} cases rightly with everything kept, and nothing follows from \
+         fewer than {RIGHT_CASES_MIN}, so nothing is kept; take more --cases, other tasks or shorter prompts (--length), \
+         or a bigger model"
+    );
+    Ok(())
 }
 
 fn report(args: &EvalArgs, run: &EvalRun<'_>, digest: &[u8; 32], rows: Vec<ResultRow>) -> EvalReport {
@@ -175,4 +183,22 @@ fn progress(steps: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} prompts, {eta} left");
     let bar = ProgressBar::new(steps as u64);
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_calibration_needs_twenty_right_answers() {
+        assert!(check_calibration(RIGHT_CASES_MIN, 400).is_ok());
+        for right in [0, 5, RIGHT_CASES_MIN - 1] {
+            let error = check_calibration(right, 30).unwrap_err().to_string();
+            for said in
+                [&format!("{right} of 30 cases")[..], "fewer than 20", "more --cases", "a bigger model"]
+            {
+                assert!(error.contains(said), "{error}");
+            }
+        }
+    }
 }

@@ -13,17 +13,12 @@ use kvik_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use super::curve::Curve;
+use crate::eval::windows::STORIES;
 use kvik_serving::{
     measured::{Measured, MeasuredSensitivity},
     open,
     settings::model::ModelArgs,
 };
-
-/// Held-out stories of the embedded model.
-#[cfg(feature = "embedded-model")]
-const OWN_TEXT: Option<&str> = Some(include_str!("../../../../../models/tiny/eval-text.txt"));
-#[cfg(not(feature = "embedded-model"))]
-const OWN_TEXT: Option<&str> = None;
 
 /// What to measure of KV formats, and on how much text.
 #[derive(Debug, Args)]
@@ -101,7 +96,7 @@ impl SensitivityArgs {
 
     /// Loads the model with the KV blocks of one window, and cuts the text.
     fn open(&self, args: &ModelArgs, text: Option<&Path>) -> anyhow::Result<Subject> {
-        let own = OWN_TEXT.filter(|_| args.is_embedded());
+        let own = STORIES.filter(|_| args.is_embedded());
         let text = match (text, own) {
             (Some(path), _) => std::fs::read_to_string(path)
                 .with_context(|| format!("--text: {} cannot be read; it must be UTF-8", path.display()))?,

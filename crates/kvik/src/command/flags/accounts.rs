@@ -57,6 +57,8 @@ pub(crate) struct AccountArgs {
 const ADDRESS_FILE: &str = "address";
 /// Maximum bytes of an address.
 const ADDRESS_BYTES_MAX: u64 = 1024;
+/// Folder of the conversations in the state directory.
+const CONVERSATIONS: &str = "conversations";
 
 /// Writes a file that only its owner can read, like all files of the state directory.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
@@ -134,6 +136,13 @@ impl StateArgs {
         self.state_dir.clone().or_else(dirs::state)
     }
 
+    /// The other process that has the records of accounts or of conversations open.
+    pub(crate) fn holder(&self) -> Option<u32> {
+        let folder = self.folder()?;
+        let holders = [Records::holder(&folder), Records::holder(&folder.join(CONVERSATIONS))];
+        holders.into_iter().flatten().find(|&pid| pid != std::process::id())
+    }
+
     /// Records the address of the server that has the records open.
     pub(crate) fn write_address(&self, url: &str) {
         let written = self.folder().map(|folder| write_private(&folder.join(ADDRESS_FILE), url));
@@ -159,8 +168,8 @@ impl StateArgs {
         opened.inspect_err(without).ok()
     }
 
-    /// Opens the records of a server. If another process has them open, the server runs without them and loses its
-    /// accounts when it stops.
+    /// Opens the records of a server. If another process has them open, the server runs without them at once, and loses
+    /// its accounts when it stops.
     pub(crate) fn records(&self) -> Option<Records> {
         let Some(folder) = self.folder() else {
             tracing::error!(
@@ -178,7 +187,7 @@ impl StateArgs {
     /// Opens the conversations of a server. They may be large, so they have a file of their own: reading a server's
     /// accounts copies their file.
     pub(crate) fn conversations(&self) -> Option<Records> {
-        let folder = self.folder()?.join("conversations");
+        let folder = self.folder()?.join(CONVERSATIONS);
         let opened = open(&folder);
         opened
             .inspect_err(|error| {

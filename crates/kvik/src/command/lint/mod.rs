@@ -4,7 +4,6 @@
 //! a single request by patterns such as dates, in several by comparing them. It then applies the advised fix, tokenizes
 //! both versions, and counts: a finding reports the gain of its fix on top of the findings before it.
 
-mod align;
 mod fix;
 mod report;
 mod request;
@@ -22,7 +21,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 
-use kvik_memory::volatile;
+use kvik_memory::{alignment, volatile};
 
 use fix::{Fix, Pair, alike, equal};
 use kvik_serving::settings::model::ModelArgs;
@@ -324,7 +323,7 @@ fn differing_tools(tools: &[Value], others: &[Value]) -> Vec<Finding> {
 /// Whether two texts have half of their sentences in common.
 fn are_alike(left: &str, right: &str) -> bool {
     let sentences = [left, right].map(|text| volatile::sentences(text).len());
-    align::common(left, right) * 2 >= sentences.into_iter().max().unwrap_or_default()
+    alignment::common(left, right) * 2 >= sentences.into_iter().max().unwrap_or_default()
 }
 
 /// The sentences that occur in only one of two texts of the same role.
@@ -335,5 +334,5 @@ fn differing_sentences(index: usize, role: &str, left: &str, right: &str) -> Vec
         let kind = volatile::find(shown).first().map_or("differs", |piece| piece.kind.name());
         Finding { text: shown.to_owned(), ..Finding::of_text(kind, index, role, left, [a, b]) }
     };
-    align::differences(left, right).into_iter().map(finding).collect()
+    alignment::differences(left, right).into_iter().map(finding).collect()
 }

@@ -8,7 +8,8 @@ use kvik_serving::settings::sampling::{REPETITIONS, SHARES};
 use super::TalkArgs;
 
 /// Names of the values, as an error lists them.
-const NAMES: &str = "temperature, top_k, top_p, min_p, repeat_penalty, seed, max_tokens, think, system";
+const NAMES: &str =
+    "temperature, top_k, top_p, min_p, repeat_penalty, seed, max_tokens, loops, think, system";
 
 impl TalkArgs {
     /// Sets the value of this name; `default` is the value without a flag.
@@ -34,7 +35,8 @@ impl TalkArgs {
             "max_tokens" | "num_predict" => {
                 sampling.n_predict = parsed(name, value, "a number of at least 1", |tokens| *tokens > 0)?;
             }
-            "think" => self.no_think = !switched(value)?,
+            "loops" => self.allow_loops = switched(name, value, false)?,
+            "think" => self.no_think = !switched(name, value, true)?,
             "nothink" if value.is_empty() => self.no_think = true,
             _ => return Err(format!("there is no value {name:?} to set; there are {NAMES}")),
         }
@@ -45,10 +47,12 @@ impl TalkArgs {
     pub(crate) fn values(&self, model: &SamplingDefaults) -> Vec<String> {
         let or = |value: Option<String>, none: &str| value.unwrap_or_else(|| none.to_owned());
         let max_tokens = self.sampling.max_tokens().map(|tokens| tokens.to_string());
+        let loops = if self.allow_loops { "on" } else { "off: an answer that repeats itself is ended" };
         [
             ("sampling", self.sampling_of(model).to_string()),
             ("seed", or(self.sampling.seed().map(|seed| seed.to_string()), "another one each time")),
             ("max_tokens", or(max_tokens, "the rest of the context")),
+            ("loops", loops.to_owned()),
             ("think", if self.no_think { "off" } else { "where the model does" }.to_owned()),
             ("system", or(self.system.clone(), "none")),
         ]
@@ -72,11 +76,12 @@ fn parsed<T: FromStr>(
 }
 
 /// Whether a switch is on; it is without a value.
-fn switched(value: &str) -> Result<bool, String> {
+fn switched(name: &str, value: &str, default: bool) -> Result<bool, String> {
     match value {
-        "" | "on" | "true" | "default" => Ok(true),
+        "" | "on" | "true" => Ok(true),
         "off" | "false" => Ok(false),
-        _ => Err(format!("think takes on or off, not {value:?}")),
+        "default" => Ok(default),
+        _ => Err(format!("{name} takes on or off, not {value:?}")),
     }
 }
 
@@ -117,11 +122,14 @@ mod tests {
         check(&mut talk, "repeat_penalty", "1.5", "repetition_penalty 1.5 (");
         check(&mut talk, "seed", "7", "seed         7");
         check(&mut talk, "max_tokens", "64", "max_tokens   64");
+        check(&mut talk, "loops", "on", "loops        on");
         check(&mut talk, "think", "off", "think        off");
         check(&mut talk, "think", "", "think        where");
         check(&mut talk, "nothink", "", "think        off");
         check(&mut talk, "think", "on", "think        where");
-        for name in ["temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "max_tokens"] {
+        for name in
+            ["temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "max_tokens", "loops"]
+        {
             talk.set(name, "default").unwrap();
         }
         assert_eq!(values(&talk), usual);
@@ -141,7 +149,8 @@ mod tests {
             ("seed", "-1", "whole number"),
             ("max_tokens", "0", "at least 1"),
             ("max_tokens", "", "at least 1"),
-            ("think", "maybe", "on or off"),
+            ("loops", "maybe", "loops takes on or off"),
+            ("think", "maybe", "think takes on or off"),
             ("top_q", "1", "top_p, min_p"),
             ("", "", "temperature"),
         ] {

@@ -2,6 +2,8 @@
 
 mod chart;
 
+use kvik_serving::measured::RIGHT_CASES_MIN;
+
 use super::report::{CASES_FEW, EvalReport, RowReport, TaskReport};
 use chart::{Axis, Chart, Curve, colour, number};
 
@@ -50,10 +52,19 @@ fn escape(text: &str) -> String {
 /// The tasks, and their numbers of cases.
 fn about(report: &EvalReport) -> String {
     let tasks = report.tasks.iter().map(|task| {
-        let few = if task.cases < CASES_FEW { " (few: differences mean little)" } else { "" };
+        let few = match (report.says_nothing(task), task.cases < CASES_FEW) {
+            (true, _) => format!(
+                " (fewer than {RIGHT_CASES_MIN} right with everything kept: nothing follows from them)"
+            ),
+            (false, true) => " (few: differences mean little)".to_owned(),
+            (false, false) => String::new(),
+        };
         let (min, max) = task.tokens;
         let reached = match report.exact().and_then(|row| row.answers.get(&task.name)) {
-            Some(cell) => format!(", {:.1}% right with everything kept", cell.percent()),
+            Some(cell) => {
+                let (low, high) = cell.interval();
+                format!(", {:.1}% [{low:.0}-{high:.0}] right with everything kept", cell.percent())
+            }
             None => String::new(),
         };
         format!(
@@ -109,7 +120,7 @@ fn charts(report: &EvalReport, policies: &[String], question: &str) -> String {
 /// The result of a row in a task: percent of right answers, or the increase of its perplexity in percent.
 fn quality(report: &EvalReport, row: &RowReport, task: &TaskReport) -> Option<f64> {
     match task.predicts {
-        false => report.percent(row, &task.name),
+        false => row.recall.get(&task.name).map(|recall| recall.percent),
         true => report.increase(row, &task.name).map(|(all, _)| all),
     }
 }
@@ -197,10 +208,10 @@ fn table(report: &EvalReport) -> String {
         report.tasks.iter().map(|task| format!("<th>{}</th>", escape(&task.name))).collect::<String>();
     let rows = report.rows.iter().map(|row| {
         let cells = report.tasks.iter().map(|task| {
-            let text = quality(report, row, task).map(|value| match task.predicts {
-                false => format!("{value:.0}"),
-                true => format!("{value:+.1}%"),
-            });
+            let text = match task.predicts {
+                false => row.recall.get(&task.name).map(|recall| format!("{recall} of {}", recall.cases)),
+                true => quality(report, row, task).map(|value| format!("{value:+.1}%")),
+            };
             format!("<td>{}</td>", text.unwrap_or_else(|| "-".to_owned()))
         });
         format!(
@@ -245,6 +256,8 @@ mod tests {
         // Two tasks, memory; two policies in the legend.
         assert_eq!(page.matches("<figure>").count(), 3);
         assert_eq!(page.matches("<li class=\"policy\"").count(), 2);
+        assert!(page.contains("88 [50-112] of 10") && page.contains("80.0% [49-94] right"), "{page}");
+        assert!(page.contains("fewer than 20 right with everything kept"), "{page}");
         assert!(page.contains("prefers-color-scheme") && page.contains("viewport"));
     }
 }
