@@ -14,7 +14,11 @@ let native: Target = hasFramework
 let package = Package(
     name: "Kvik",
     platforms: [.iOS(.v15), .macOS(.v12)],
-    products: [.library(name: "Kvik", targets: ["Kvik"])],
+    products: [
+        .library(name: "Kvik", targets: ["Kvik"]),
+        // Behind Apple's sessions, from the systems of 2026 on; empty before.
+        .library(name: "KvikFoundationModels", targets: ["KvikFoundationModels"]),
+    ],
     targets: [
         native,
         .target(
@@ -22,6 +26,7 @@ let package = Package(
             dependencies: ["KvikFFI"],
             linkerSettings: hasFramework ? [] : [.linkedLibrary("kvik_uniffi")]
         ),
+        .target(name: "KvikFoundationModels", dependencies: ["Kvik"]),
         .testTarget(name: "KvikTests", dependencies: ["Kvik"]),
     ]
 )

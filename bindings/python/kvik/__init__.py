@@ -3,11 +3,13 @@
     import kvik
 
     with kvik.Model("model.gguf") as model:
-        for piece in model.chat([{"role": "user", "content": "Who are you?"}], max_tokens=64):
+        for piece in model.chat("Who are you?", max_tokens=64):
             print(piece, end="", flush=True)
 
 Calls that compute release the GIL. Every method may be called from any thread.
 """
+from typing import TYPE_CHECKING
+
 from ._answer import Answer, Piece
 from ._conversation import Conversation, Remembered
 from ._errors import (
@@ -27,9 +29,11 @@ from ._errors import (
     RequestError,
     TooManyKeptError,
 )
+from ._guesses import no_attribute as _no_attribute
 from ._model import Model
 from ._native import (
     ConversationInfo,
+    CountSetting,
     DiskStats,
     Explanation,
     Finish,
@@ -37,16 +41,24 @@ from ._native import (
     MemoryOptions,
     MemoryPressure,
     MemoryRead,
+    ModelSampling,
+    RealSetting,
     Reason,
     Released,
     Report,
     Stats,
 )
-from ._records import show_fields
+from ._records import complete_records
 from ._types import AnswerOptions, Embedding, FilePart, KeptState, Message, Prompt, ToolCall
 from ._version import __version__
 
-show_fields()
+complete_records()
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        raise _no_attribute("kvik", name)
+
 
 __all__ = [
     "Answer",
@@ -56,6 +68,7 @@ __all__ = [
     "Conversation",
     "ConversationError",
     "ConversationInfo",
+    "CountSetting",
     "DiskError",
     "DiskStats",
     "Embedding",
@@ -74,12 +87,14 @@ __all__ = [
     "Model",
     "ModelError",
     "ModelNotFoundError",
+    "ModelSampling",
     "NoTemplateError",
     "OutOfMemoryError",
     "OverBudgetError",
     "Piece",
     "Prompt",
     "PromptTooLongError",
+    "RealSetting",
     "Reason",
     "Released",
     "Remembered",

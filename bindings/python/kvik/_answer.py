@@ -1,4 +1,4 @@
-"""An answer while it is made: an iterator of pieces, for threads and for asyncio."""
+"""An answer while it is generated: an iterator of pieces, for threads and for asyncio."""
 from __future__ import annotations
 
 import asyncio
@@ -7,10 +7,11 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
-from typing import AsyncIterator, Iterator, List, Union
+from typing import TYPE_CHECKING, Any, AsyncIterator, Iterator, List, Union
 
 from . import _native
 from ._errors import raised_as_own
+from ._guesses import no_attribute
 from ._types import ToolCall, own_call
 
 
@@ -21,29 +22,40 @@ class Piece:
     text: str
     """Whole characters."""
     is_reasoning: bool = False
-    """Whether the model thinks it before it answers."""
+    """True if it is reasoning before the answer."""
     call: ToolCall | None = None
-    """A whole call of a tool, which has no text."""
+    """A complete tool call, which has no text."""
 
     def __str__(self) -> str:
         return self.text
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Piece", name)
+
 
 class Answer(Iterator[Piece], AsyncIterator[Piece]):
-    """An answer while it is made: an iterator over its pieces, with `for` or with `async for`. After the last one
-    `report` is there.
+    """An answer while it is generated: an iterator over its pieces, with `for` or with `async for`. After the last piece
+    it has a `report`.
 
-    Waiting releases the GIL, and blocks no event loop. It is cancelled by `cancel`, at the end of a `with` or `async with`
-    around it, and when it is garbage.
+    Waiting releases the GIL, and blocks no event loop. The answer is cancelled by `cancel`, at the end of a `with` or
+    `async with` around it, and when it is collected as garbage.
     """
 
     def __init__(self, handle: _native.AnswerHandle, model: object):
         self._handle = handle
-        # A model that nobody holds any more would cancel its answers.
+        # A model without references is closed, which cancels its answers.
         self._model = model
         self._ready: deque[Piece] = deque()
         self._ended = False
         self._arriving: asyncio.Queue[_Arrived] | None = None
+
+    def __repr__(self) -> str:
+        report = self.report
+        if report is not None:
+            return f"Answer(finish={report.finish.name}, generated_tokens={report.generated_tokens})"
+        return "Answer(failed)" if self._ended else "Answer(not read to its end; `.text()` reads the rest)"
 
     def __iter__(self) -> Answer:
         return self
@@ -86,21 +98,29 @@ class Answer(Iterator[Piece], AsyncIterator[Piece]):
         self.cancel()
 
     def cancel(self) -> None:
-        """Ends it at the next step of the model, from any thread. What has arrived by then can still be read."""
+        """Ends the answer at the next step of the model, from any thread. Pieces that have arrived can still be read."""
         self._handle.cancel()
 
     @property
     def report(self) -> _native.Report | None:
-        """What it took; none before its last piece was read, or if it failed."""
+        """The report; `None` before the last piece was read, and if the answer failed."""
         return self._handle.report() if self._ended else None
 
     def text(self) -> str:
-        """Reads it to its end: the rest of its text, without reasoning."""
+        """Reads the answer to its end, and returns the rest of its text, without reasoning."""
         return "".join(piece.text for piece in self if not piece.is_reasoning)
 
     async def atext(self) -> str:
-        """The same for asyncio."""
+        """As `text`, for asyncio."""
         return "".join([piece.text async for piece in self if not piece.is_reasoning])
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Answer", name)
+
+        def __getitem__(self, key: object) -> Any:
+            raise TypeError("an answer is an iterator of pieces: `.text()` reads the whole text, `.report` has its counts")
 
     def _take(self, arrived: _Arrived) -> None:
         self._ended = isinstance(arrived, BaseException) or not arrived
@@ -109,19 +129,19 @@ class Answer(Iterator[Piece], AsyncIterator[Piece]):
         self._ready.extend(arrived)
 
     def _arrivals(self) -> asyncio.Queue[_Arrived]:
-        """Where a thread leaves what arrives: one for each answer, since those of an executor are few, and answers wait
-        for each other."""
+        """Queue of pieces from the answer's own thread: an executor has few threads, and answers would wait for each
+        other."""
         if self._arriving is None:
             self._arriving = asyncio.Queue()
             told = (self._handle, asyncio.get_running_loop(), self._arriving)
             threading.Thread(target=_read, args=told, name="kvik-answer", daemon=True).start()
-            # The thread holds the handle, so the end of this object has to be said.
+            # The thread holds the handle, so dropping this object does not cancel the answer by itself.
             weakref.finalize(self, self._handle.cancel)
         return self._arriving
 
 
 _Arrived = Union[List[Piece], BaseException]
-"""Pieces that have arrived together, none at the end; or why there are no more."""
+"""Pieces that have arrived together, an empty list at the end; or the error that ended the answer."""
 
 
 def _next_batch(handle: _native.AnswerHandle) -> _Arrived:
@@ -139,7 +159,7 @@ def _own_piece(piece: _native.Piece) -> Piece:
 
 
 def _read(handle: _native.AnswerHandle, loop: asyncio.AbstractEventLoop, to: asyncio.Queue[_Arrived]) -> None:
-    """Hands all that arrives to a loop, until there is no more, or no loop."""
+    """Passes arriving pieces to an event loop, until the answer or the loop ends."""
     while True:
         arrived = _next_batch(handle)
         try:

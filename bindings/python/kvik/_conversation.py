@@ -1,12 +1,13 @@
-"""Conversations that are kept, and remembered beyond the context."""
+"""Stored conversations, with summaries beyond the context."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._answer import Answer
 from ._errors import raised_as_own
+from ._guesses import no_attribute
 from ._types import AnswerOptions, Message, Messages, native_messages, native_options, own_message
 
 if TYPE_CHECKING:
@@ -15,69 +16,79 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Remembered:
-    """What is remembered of a conversation beyond its recent messages."""
+    """The summary of a conversation's older messages."""
 
     summary: str
-    """The newest summary."""
+    """Text of the newest summary."""
     messages: range
     """The messages that it covers."""
     updates: int
-    """Summaries that it was made from, itself included."""
+    """Number of summaries in the series that led to this one, itself included."""
     corrected: bool
-    """Whether somebody who knows better has said it."""
+    """True if the text was corrected by the program."""
 
 
 class Conversation:
-    """A conversation that is kept, for any number of threads; one at a time changes it. A turn says only what is new: it
-    reads a summary of what was said long ago, recent messages as they were said, and what of the others fits the question.
+    """A stored conversation. Any number of threads may use it; only one at a time can change it. A turn sends only new
+    messages: it reads a summary of old ones, recent ones verbatim, and those of the others that match the question.
     """
 
-    def __init__(self, handle: _native.ConversationHandle, model: object):
+    def __init__(self, handle: _native.ConversationHandle, reference: str, model: object):
         self._handle = handle
-        # It is at rest when its model is closed, which a model that nobody holds is.
+        self._reference = reference
+        # A model without references is closed, after which calls fail.
         self._model = model
 
+    def __repr__(self) -> str:
+        return f"Conversation({self._reference!r})"
+
     def say(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """Says something, a text or messages, and answers it. Question and answer are written down together when the answer has ended; one
-        that is cancelled, dropped or fails leaves nothing behind."""
+        """Sends a text or messages, and answers them. Question and answer are stored together when the answer has ended; a
+        turn that is cancelled, dropped or fails stores nothing."""
         with raised_as_own():
-            return Answer(self._handle.say(native_messages(messages), native_options(options)), self._model)
+            return Answer(self._handle.say(native_messages(messages), native_options(options, "say")), self._model)
 
     def info(self) -> _native.ConversationInfo:
-        """What is known of it without reading it."""
+        """Metadata of the conversation."""
         with raised_as_own():
             return self._handle.info()
 
     def messages(self) -> list[Message]:
-        """What was said in it."""
+        """Messages of the conversation."""
         with raised_as_own():
             return [own_message(message) for message in self._handle.messages()]
 
     def remembered(self) -> Remembered | None:
-        """What is remembered of it beyond its recent messages, if anything."""
+        """The summary of its older messages, if there is one."""
         with raised_as_own():
             native = self._handle.remembered()
         return None if native is None else _own(native)
 
     def correct(self, summary: str) -> Remembered:
-        """From now on its newest summary says this, which its next turn is told."""
+        """Replaces the text of its newest summary; the next turn reads the new text."""
         with raised_as_own():
             return _own(self._handle.correct(summary))
 
     def take_back(self, start: int) -> None:
-        """Takes back the messages from this index on, and what is remembered of them."""
+        """Removes the messages from this index on, and the summaries that cover any of them."""
         with raised_as_own():
             self._handle.take_back(start)
 
     def rename(self, name: str) -> None:
-        """Gives it another name."""
+        """Renames the conversation."""
         with raised_as_own():
             self._handle.rename(name)
+        self._reference = name
 
     def delete(self) -> None:
-        """Deletes it, and all that is remembered of it."""
+        """Deletes the conversation and its summaries."""
         with raised_as_own():
             self._handle.delete()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Conversation", name)
 
 
 def _own(native: _native.Remembered) -> Remembered:

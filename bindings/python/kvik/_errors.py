@@ -1,4 +1,4 @@
-"""Why a call failed, by what a program can do about it."""
+"""Errors of calls, by what a program can do about them."""
 from __future__ import annotations
 
 import contextlib
@@ -9,11 +9,11 @@ from . import _native
 
 
 class Error(Exception):
-    """Why a call failed. The message says what was wrong and what helps."""
+    """Error of a call. The message says what is wrong and what helps."""
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument is none that the call takes."""
+    """An argument has a value that the call does not accept."""
 
 
 class ModelError(Error):
@@ -21,18 +21,18 @@ class ModelError(Error):
 
 
 class ModelNotFoundError(ModelError, FileNotFoundError):
-    """There is nothing where the model should be."""
+    """There is no model at the path, or none of the name."""
 
-    def __init__(self, path: str):
-        super().__init__(errno.ENOENT, "there is no model; `kvik pull` fetches one, and `kvik show NAME` says where it is", path)
+    def __init__(self, path: str, reason: str = "there is no such file or directory; `kvik list` has models by name"):
+        super().__init__(errno.ENOENT, reason, path)
 
 
 class NoTemplateError(ModelError):
-    """A chat was asked for, and the model has no chat template."""
+    """The model has no chat template for a chat."""
 
 
 class OutOfMemoryError(Error):
-    """The memory or the sizes asked for cannot be had."""
+    """The memory or the sizes cannot be provided."""
 
 
 class DiskError(Error):
@@ -48,19 +48,19 @@ class PromptTooLongError(RequestError):
 
 
 class OverBudgetError(RequestError):
-    """The prompt does not fit the budget of keys and values, or not beside kept prompts."""
+    """The prompt does not fit the budget of keys and values, or not in addition to pinned prompts."""
 
 
 class TooManyKeptError(RequestError):
-    """Kept prompts would take more than they may, or there are as many as there may be."""
+    """Pinned prompts would exceed their limit."""
 
 
 class ConversationError(RequestError):
-    """There is no such conversation, or it cannot be read or changed so."""
+    """The conversation does not exist, or cannot be read or changed in this way."""
 
 
 class BusyError(RequestError):
-    """As many requests wait as may, or somebody else changes the conversation."""
+    """Too many requests wait, or another call is changing the conversation."""
 
 
 class ClosedError(Error):
@@ -68,7 +68,7 @@ class ClosedError(Error):
 
 
 class InternalError(Error):
-    """Something failed inside. Other calls go on."""
+    """An internal failure. Other calls are not affected."""
 
 
 _KINDS: dict[type[BaseException], type[Error]] = {
@@ -90,11 +90,11 @@ _KINDS: dict[type[BaseException], type[Error]] = {
 
 @contextlib.contextmanager
 def raised_as_own() -> Iterator[None]:
-    """What the native module raises becomes an error of this one."""
+    """Converts the errors of the native module to those of this package."""
     try:
         yield
     except _native.KvikError as error:
         raise _KINDS[type(error)](str(error)) from None
     except _native.InternalError as error:
-        # A panic that the library itself did not make an error.
+        # A panic that the library did not convert.
         raise InternalError(str(error)) from None

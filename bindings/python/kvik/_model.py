@@ -1,14 +1,16 @@
-"""An open model, and what can be asked of it from any thread."""
+"""An open model, for calls from any thread."""
 from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Sequence, Union
+from typing import TYPE_CHECKING, Any, Sequence, Union
 
 from . import _native
 from ._answer import Answer
 from ._conversation import Conversation
-from ._errors import ModelNotFoundError, raised_as_own
+from ._errors import ClosedError, raised_as_own
+from ._guesses import MODEL, no_attribute, with_advice
+from ._names import path_of
 from ._types import (
     AnswerOptions,
     Embedding,
@@ -17,6 +19,7 @@ from ._types import (
     Messages,
     Prompt,
     as_list,
+    check_number,
     native_options,
     native_prompt,
     require_numpy,
@@ -28,17 +31,18 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Source = Union[str, "os.PathLike[str]", bytes, FilePart]
-"""Where a model comes from: the path of a GGUF file or of a directory as Hugging Face lays it out, a GGUF file in memory,
-or a part of an open file."""
+"""Source of a model: the path of a GGUF file or of a directory in Hugging Face's layout, a name that the command `kvik`
+knows (`qwen3:0.6b`, `hf:Qwen/Qwen3-0.6B-GGUF`), a GGUF file in memory, or a part of an open file."""
 
 
 class Model:
     """An open model. All of its methods may be called from any number of threads at once; answers are computed together.
 
-    Calls that compute release the GIL; in a coroutine they belong into `asyncio.to_thread`, but for `chat` and
+    Calls that compute release the GIL; in a coroutine they belong in `asyncio.to_thread`, except for `chat` and
     `generate`, which return before anything is computed.
     """
 
+    @with_advice(MODEL)
     def __init__(
         self,
         source: Source,
@@ -55,27 +59,46 @@ class Model:
     ) -> None:
         """Reads a model and starts its threads.
 
-        Where nothing is said: `kv_bytes` of RAM for keys and values are half of the free memory, at most 8 GiB; they are
-        stored as `kv_format` `f16` (smaller are `q8`, `q4`, or `q8/q4` for keys and values). `context_tokens` of a prompt
-        and its answer are the model's own, or what fits. `threads` are the fast cores, and `parallel` answers, 4, are
-        computed at the same time. Computed blocks outlive the process in `disk_dir`, a directory of their own, which
-        takes `disk_bytes_max`, 2 GiB, and never more than a tenth of the free space. Conversations are kept in
-        `conversations_dir`, which is no cache: nobody makes them again; without it they last as long as the model is open.
-        `memory` says how they go on beyond the context, and has bounds that are scaled to it.
+        `source` is a path, a name, bytes, or a part of an open file; a model of a name that is on the hub is downloaded
+        first. Defaults: `kv_bytes` of RAM for keys and values are half of the free memory, at most 8 GiB, in the
+        `kv_format` `f16` (`q8`, `q4`, or `q8/q4` for keys and values take less). `context_tokens` of a prompt and its
+        answer are the model's own, or what fits the memory. `threads` is the number of fast cores, and `parallel`, the
+        maximum number of answers computed at the same time, is 4. Computed blocks outlive the process in `disk_dir`,
+        a directory for this purpose only, with `disk_bytes_max` of 2 GiB and never more than a tenth of the free space;
+        several models and processes may have it open.
+        Conversations are stored in `conversations_dir`, which must not be a cache directory, since they cannot be
+        recomputed; without it they last as long as the model is open. `memory` has the bounds of their summaries.
         """
+        for name, value in (
+            ("kv_bytes", kv_bytes),
+            ("context_tokens", context_tokens),
+            ("threads", threads),
+            ("parallel", parallel),
+            ("disk_bytes_max", disk_bytes_max),
+        ):
+            if value is not None:
+                check_number(name, value)
         options = _native.ModelOptions(
             kv_bytes=kv_bytes,
             kv_format=kv_format,
             context_tokens=context_tokens,
             threads=threads,
             parallel=parallel,
-            disk_dir=None if disk_dir is None else os.fspath(disk_dir),
+            disk_dir=_directory(disk_dir),
             disk_bytes_max=disk_bytes_max,
-            conversations_dir=None if conversations_dir is None else os.fspath(conversations_dir),
+            conversations_dir=_directory(conversations_dir),
             memory=memory,
         )
+        self._source = _shown(source)
         with raised_as_own():
             self._handle = _open(source, options)
+
+    def __repr__(self) -> str:
+        try:
+            state = f"context_tokens={self.context_tokens}"
+        except ClosedError:
+            state = "closed"
+        return f"Model({self._source}, {state})"
 
     def __enter__(self) -> Model:
         return self
@@ -86,49 +109,60 @@ class Model:
         self.close()
 
     def close(self) -> _native.Flushed | None:
-        """Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Other calls
-        raise `ClosedError` from then on; none is returned where it was closed before."""
+        """Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Later
+        calls raise `ClosedError`. Returns `None` if the model was closed before."""
         with raised_as_own():
             return self._handle.shut_down()
 
     def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answers messages, in the form of the model's chat template; a text is a message of the user."""
-        return self._answer(as_list(messages), options)
+        """Answers messages, rendered by the model's chat template; a text is a message of the user."""
+        return self._answer(as_list(messages), options, "chat")
 
     def generate(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Answer:
-        """Continues a text, or answers messages. Names of control tokens in a text stand for these tokens: what users
-        write belongs into messages."""
-        return self._answer(prompt, options)
+        """Continues a text, or answers messages. Names of control tokens in a text are parsed as these tokens, so users'
+        texts belong in messages."""
+        return self._answer(prompt, options, "generate")
 
-    def _answer(self, prompt: Prompt, options: AnswerOptions) -> Answer:
+    def _answer(self, prompt: Prompt, options: AnswerOptions, call: str) -> Answer:
         with raised_as_own():
-            return Answer(self._handle.generate(native_prompt(prompt), native_options(options)), self)
+            return Answer(self._handle.generate(native_prompt(prompt), native_options(options, call)), self)
+
+    def sampling(self, reasoning: bool | None = None) -> _native.ModelSampling:
+        """The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each
+        setting with its source. `reasoning` is that of the options: some makers recommend other settings without it."""
+        with raised_as_own():
+            return self._handle.sampling(reasoning)
 
     def conversation(self, reference: str) -> Conversation:
-        """The conversation of this name or id; a new one, where nothing has the name, that is kept once something was
-        answered in it."""
+        """Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn
+        was answered in it."""
         with raised_as_own():
-            return Conversation(self._handle.conversation(reference), self)
+            return Conversation(self._handle.conversation(reference), reference, self)
 
     def conversations(self) -> list[_native.ConversationInfo]:
-        """All conversations, those that were changed last first."""
+        """All conversations, the most recently changed first."""
         with raised_as_own():
             return self._handle.conversations()
 
     def embed(self, text: str) -> numpy.typing.NDArray[numpy.float32]:
-        """What a text means to the model: a vector of length 1, read-only. It takes NumPy (`pip install kvik[numpy]`)."""
-        require_numpy("`embedding` works without it")
-        return self.embedding(text).vector
+        """Embedding of a text: a vector of length 1, read-only. It needs NumPy (`pip install kvik[numpy]`)."""
+        require_numpy("list(model.embedding(text).numbers) works without it")
+        return self._embedding(text, "embed").vector
 
     def embedding(self, text: str) -> Embedding:
-        """The same without NumPy, and what it took."""
+        """Embedding of a text as numbers without NumPy, with its token counts."""
+        return self._embedding(text, "embedding")
+
+    def _embedding(self, text: str, call: str) -> Embedding:
+        if not isinstance(text, str):
+            raise TypeError(f"`{call}` takes one text, and not {type(text).__name__}: [model.{call}(text) for text in texts]")
         with raised_as_own():
             native = self._handle.embed(text)
         return Embedding(memoryview(native.vector).cast("f"), native.prompt_tokens, native.cached_tokens)
 
     def logits(self, prompt: Prompt, tokens: Sequence[int] | None = None) -> numpy.typing.NDArray[numpy.float32]:
-        """How likely each token of the vocabulary is to come next, or each of these: logits, before sampling; read-only.
-        It takes NumPy."""
+        """Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order; read-only. It
+        needs NumPy."""
         require_numpy("answers need none")
         with raised_as_own():
             native = self._handle.logits(native_prompt(prompt), None if tokens is None else list(tokens))
@@ -137,64 +171,76 @@ class Model:
         return numpy.frombuffer(native.values, dtype=numpy.float32)
 
     def tokens(self, text: str) -> list[int]:
-        """The tokens of a text by itself. Names of control tokens in it stand for these tokens."""
+        """Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens."""
         with raised_as_own():
             return self._handle.tokens(text)
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
+        """Text of tokens."""
         with raised_as_own():
             return self._handle.text_of(list(tokens))
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Tokens of a prompt."""
+        """Number of tokens of a prompt."""
         with raised_as_own():
             return self._handle.count_tokens(native_prompt(prompt))
 
     def explain(self, prompt: Prompt) -> _native.Explanation:
-        """What a prompt would find in the cache now, and why not more. Computes and changes nothing."""
+        """Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing."""
         with raised_as_own():
             return self._handle.explain(native_prompt(prompt))
 
     def keep_prompt(self, id: str, prompt: Prompt) -> KeptState:
-        """Computes what other prompts begin with, as far as it is not known, and keeps it under a name until it is
-        forgotten: in RAM, and on disk, where another process finds it. What the name stood for before is unpinned."""
+        """Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is
+        forgotten: in RAM, and on disk, where another process finds it. The previous prompt of the name is unpinned."""
         with raised_as_own():
             return _kept(self._handle.keep_prompt(id, native_prompt(prompt)))
 
     def is_kept(self, id: str, prompt: Prompt) -> KeptState:
-        """Whether this is what is kept under a name, and how much of it need not be computed."""
+        """Compares a prompt with the one that is pinned under a name, and reports how much of it is cached."""
         with raised_as_own():
             return _kept(self._handle.is_kept(id, native_prompt(prompt)))
 
     def forget_prompt(self, id: str) -> bool:
-        """Unpins what is kept under a name, in RAM and on disk, unless something else needs it. Whether there was such a
-        name."""
+        """Unpins the prompt of a name, in RAM and on disk, unless another name has the same tokens. Returns whether the
+        name existed."""
         with raised_as_own():
             return self._handle.forget_prompt(id)
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of a prompt and its answer together."""
+        """Maximum tokens of a prompt and its answer together."""
         with raised_as_own():
             return self._handle.context_tokens()
 
     def stats(self) -> _native.Stats:
-        """The engine's numbers after its last step."""
+        """Statistics of the engine after its last step."""
         with raised_as_own():
             return self._handle.stats()
 
     def on_memory_pressure(self, level: _native.MemoryPressure) -> _native.Released:
-        """Releases memory to the system: first what is computed goes to the disk, for which it has 50 ms, then cached
-        prefixes are evicted, those worth least first. Answers go on."""
+        """Releases memory to the system: computed blocks get 50 ms to reach the disk, then cached prefixes are evicted, the
+        least valuable first. Answers continue."""
         with raised_as_own():
             return self._handle.on_memory_pressure(level)
 
     def on_background(self) -> _native.Flushed:
-        """Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that
-        was computed is on disk. Then no thread of the model runs until something is asked again."""
+        """Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at
+        most 100 ms and the running step. After that no thread of the model runs until the next call."""
         with raised_as_own():
             return self._handle.on_background()
+
+    if not TYPE_CHECKING:
+
+        @classmethod
+        def from_pretrained(cls, *arguments: Any, **options: Any) -> Any:
+            raise TypeError("kvik.Model(source) opens a model, also by a name: `qwen3:0.6b`, or `hf:owner/repo`")
+
+        def __call__(self, *arguments: Any, **options: Any) -> Any:
+            raise TypeError("model.chat(messages) answers messages, and model.generate(text) continues a text")
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Model", name)
 
 
 def _open(source: Source, options: _native.ModelOptions) -> _native.ModelHandle:
@@ -202,10 +248,17 @@ def _open(source: Source, options: _native.ModelOptions) -> _native.ModelHandle:
         return _native.ModelHandle.open_bytes(source, options)
     if isinstance(source, FilePart):
         return _native.ModelHandle.open_descriptor(source.descriptor, source.offset, source.bytes, options)
-    path = os.fspath(source)
-    if not os.path.exists(path):
-        raise ModelNotFoundError(path)
-    return _native.ModelHandle.open(path, options)
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"`source` is a path, a name, bytes or a kvik.FilePart, and not {source!r}")
+    return _native.ModelHandle.open(path_of(source), options)
+
+
+def _shown(source: Source) -> str:
+    return f"<{len(source)} bytes>" if isinstance(source, bytes) else repr(source)
+
+
+def _directory(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.path.expanduser(os.fspath(path))
 
 
 def _kept(state: _native.KeptState) -> KeptState:

@@ -524,69 +524,71 @@ def _uniffi_check_contract_api_version(lib):
         raise InternalError("UniFFI contract version mismatch: try cleaning and rebuilding your project")
 
 def _uniffi_check_api_checksums(lib):
-    if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_cancel() != 57256:
+    if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_cancel() != 33918:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_next() != 48868:
+    if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_next() != 28626:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_report() != 35812:
+    if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_report() != 31183:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_rest() != 15755:
+    if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_rest() != 18113:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() != 19131:
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() != 52674:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() != 1211:
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() != 15575:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_info() != 42980:
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_info() != 55474:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_messages() != 1638:
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_messages() != 38204:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered() != 8507:
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered() != 15661:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_rename() != 6310:
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_rename() != 42012:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_say() != 46776:
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_say() != 50742:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back() != 23449:
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back() != 30885:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens() != 42759:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens() != 9205:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversation() != 12156:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversation() != 14249:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() != 50223:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() != 17959:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 51274:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 48707:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_embed() != 27541:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_embed() != 20043:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_explain() != 57967:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_explain() != 41931:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_forget_prompt() != 19755:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_forget_prompt() != 45131:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_generate() != 53848:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_generate() != 12452:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() != 39650:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() != 36837:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 13603:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 32181:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 40221:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 57412:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() != 55464:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() != 16609:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure() != 15130:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure() != 45771:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down() != 3041:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_sampling() != 9519:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_stats() != 23261:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down() != 53634:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_text_of() != 8329:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_stats() != 30299:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_tokens() != 15772:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_text_of() != 44644:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open() != 63101:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_tokens() != 63698:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open() != 32191:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open_bytes() != 54293:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open_descriptor() != 10501:
+    if lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open_descriptor() != 8819:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
 
 # A ctypes library to expose the extern-C FFI definitions.
@@ -692,6 +694,9 @@ _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background.restype 
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_sampling.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_sampling.restype = ctypes.c_uint16
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down.restype = ctypes.c_uint16
@@ -857,6 +862,12 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_on_memory_pressure.argtypes 
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_on_memory_pressure.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_sampling.argtypes = (
+    ctypes.c_uint64,
+    _UniffiRustBuffer,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_sampling.restype = _UniffiRustBuffer
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_shut_down.argtypes = (
     ctypes.c_uint64,
     ctypes.POINTER(_UniffiRustCallStatus),
@@ -1040,6 +1051,31 @@ class _UniffiFfiConverterFloat64(_UniffiConverterPrimitiveFloat):
     def write(value, buf):
         buf.write_double(value)
 
+class _UniffiFfiConverterOptionalFloat64(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        if value is not None:
+            _UniffiFfiConverterFloat64.check_lower(value)
+
+    @classmethod
+    def write(cls, value, buf):
+        if value is None:
+            buf.write_u8(0)
+            return
+
+        buf.write_u8(1)
+        _UniffiFfiConverterFloat64.write(value, buf)
+
+    @classmethod
+    def read(cls, buf):
+        flag = buf.read_u8()
+        if flag == 0:
+            return None
+        elif flag == 1:
+            return _UniffiFfiConverterFloat64.read(buf)
+        else:
+            raise InternalError("Unexpected flag byte for optional type")
+
 class _UniffiFfiConverterBoolean:
     @classmethod
     def check_lower(cls, value):
@@ -1118,7 +1154,7 @@ class _UniffiFfiConverterOptionalString(_UniffiConverterRustBuffer):
 
 class Constraint:
     """
-    What holds an answer to a form.
+    Constraint on the form of an answer.
 """
     def __init__(self):
         raise RuntimeError("Constraint cannot be instantiated directly")
@@ -1349,9 +1385,10 @@ class _UniffiFfiConverterOptionalTypeConstraint(_UniffiConverterRustBuffer):
 @dataclass
 class AnswerOptions:
     """
-    What an answer is asked for with: the likeliest tokens up to the end of the context, where nothing else is said.
+    Options of an answer. A setting of the sampler that is missing is the model's: what its makers recommend, else kvik's
+    default.
 """
-    def __init__(self, *, max_tokens:typing.Optional[int] = _DEFAULT, min_tokens:int = 0, stop:typing.List[str] = _DEFAULT, temperature:float = 0.0, top_p:float = 1.0, top_k:int = 0, min_p:float = 0.0, repetition_penalty:float = 1.0, seed:int = 0, reasoning:typing.Optional[bool] = _DEFAULT, tools:typing.Optional[str] = _DEFAULT, tool_choice:typing.Optional[str] = _DEFAULT, parallel_tool_calls:typing.Optional[bool] = _DEFAULT, constraint:typing.Optional[Constraint] = _DEFAULT):
+    def __init__(self, *, max_tokens:typing.Optional[int] = _DEFAULT, min_tokens:int = 0, stop:typing.List[str] = _DEFAULT, stop_loops:bool = False, temperature:typing.Optional[float] = _DEFAULT, top_p:typing.Optional[float] = _DEFAULT, top_k:typing.Optional[int] = _DEFAULT, min_p:typing.Optional[float] = _DEFAULT, repetition_penalty:typing.Optional[float] = _DEFAULT, presence_penalty:typing.Optional[float] = _DEFAULT, frequency_penalty:typing.Optional[float] = _DEFAULT, seed:typing.Optional[int] = _DEFAULT, reasoning:typing.Optional[bool] = _DEFAULT, tools:typing.Optional[str] = _DEFAULT, tool_choice:typing.Optional[str] = _DEFAULT, parallel_tool_calls:typing.Optional[bool] = _DEFAULT, constraint:typing.Optional[Constraint] = _DEFAULT):
         if max_tokens is _DEFAULT:
             self.max_tokens = None
         else:
@@ -1361,12 +1398,39 @@ class AnswerOptions:
             self.stop = []
         else:
             self.stop = stop
-        self.temperature = temperature
-        self.top_p = top_p
-        self.top_k = top_k
-        self.min_p = min_p
-        self.repetition_penalty = repetition_penalty
-        self.seed = seed
+        self.stop_loops = stop_loops
+        if temperature is _DEFAULT:
+            self.temperature = None
+        else:
+            self.temperature = temperature
+        if top_p is _DEFAULT:
+            self.top_p = None
+        else:
+            self.top_p = top_p
+        if top_k is _DEFAULT:
+            self.top_k = None
+        else:
+            self.top_k = top_k
+        if min_p is _DEFAULT:
+            self.min_p = None
+        else:
+            self.min_p = min_p
+        if repetition_penalty is _DEFAULT:
+            self.repetition_penalty = None
+        else:
+            self.repetition_penalty = repetition_penalty
+        if presence_penalty is _DEFAULT:
+            self.presence_penalty = None
+        else:
+            self.presence_penalty = presence_penalty
+        if frequency_penalty is _DEFAULT:
+            self.frequency_penalty = None
+        else:
+            self.frequency_penalty = frequency_penalty
+        if seed is _DEFAULT:
+            self.seed = None
+        else:
+            self.seed = seed
         if reasoning is _DEFAULT:
             self.reasoning = None
         else:
@@ -1392,13 +1456,15 @@ class AnswerOptions:
 
 
     def __str__(self):
-        return "AnswerOptions(max_tokens={}, min_tokens={}, stop={}, temperature={}, top_p={}, top_k={}, min_p={}, repetition_penalty={}, seed={}, reasoning={}, tools={}, tool_choice={}, parallel_tool_calls={}, constraint={})".format(self.max_tokens, self.min_tokens, self.stop, self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty, self.seed, self.reasoning, self.tools, self.tool_choice, self.parallel_tool_calls, self.constraint)
+        return "AnswerOptions(max_tokens={}, min_tokens={}, stop={}, stop_loops={}, temperature={}, top_p={}, top_k={}, min_p={}, repetition_penalty={}, presence_penalty={}, frequency_penalty={}, seed={}, reasoning={}, tools={}, tool_choice={}, parallel_tool_calls={}, constraint={})".format(self.max_tokens, self.min_tokens, self.stop, self.stop_loops, self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty, self.presence_penalty, self.frequency_penalty, self.seed, self.reasoning, self.tools, self.tool_choice, self.parallel_tool_calls, self.constraint)
     def __eq__(self, other):
         if self.max_tokens != other.max_tokens:
             return False
         if self.min_tokens != other.min_tokens:
             return False
         if self.stop != other.stop:
+            return False
+        if self.stop_loops != other.stop_loops:
             return False
         if self.temperature != other.temperature:
             return False
@@ -1409,6 +1475,10 @@ class AnswerOptions:
         if self.min_p != other.min_p:
             return False
         if self.repetition_penalty != other.repetition_penalty:
+            return False
+        if self.presence_penalty != other.presence_penalty:
+            return False
+        if self.frequency_penalty != other.frequency_penalty:
             return False
         if self.seed != other.seed:
             return False
@@ -1431,12 +1501,15 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
             max_tokens=_UniffiFfiConverterOptionalInt64.read(buf),
             min_tokens=_UniffiFfiConverterInt64.read(buf),
             stop=_UniffiFfiConverterSequenceString.read(buf),
-            temperature=_UniffiFfiConverterFloat64.read(buf),
-            top_p=_UniffiFfiConverterFloat64.read(buf),
-            top_k=_UniffiFfiConverterInt64.read(buf),
-            min_p=_UniffiFfiConverterFloat64.read(buf),
-            repetition_penalty=_UniffiFfiConverterFloat64.read(buf),
-            seed=_UniffiFfiConverterInt64.read(buf),
+            stop_loops=_UniffiFfiConverterBoolean.read(buf),
+            temperature=_UniffiFfiConverterOptionalFloat64.read(buf),
+            top_p=_UniffiFfiConverterOptionalFloat64.read(buf),
+            top_k=_UniffiFfiConverterOptionalInt64.read(buf),
+            min_p=_UniffiFfiConverterOptionalFloat64.read(buf),
+            repetition_penalty=_UniffiFfiConverterOptionalFloat64.read(buf),
+            presence_penalty=_UniffiFfiConverterOptionalFloat64.read(buf),
+            frequency_penalty=_UniffiFfiConverterOptionalFloat64.read(buf),
+            seed=_UniffiFfiConverterOptionalInt64.read(buf),
             reasoning=_UniffiFfiConverterOptionalBoolean.read(buf),
             tools=_UniffiFfiConverterOptionalString.read(buf),
             tool_choice=_UniffiFfiConverterOptionalString.read(buf),
@@ -1449,12 +1522,15 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalInt64.check_lower(value.max_tokens)
         _UniffiFfiConverterInt64.check_lower(value.min_tokens)
         _UniffiFfiConverterSequenceString.check_lower(value.stop)
-        _UniffiFfiConverterFloat64.check_lower(value.temperature)
-        _UniffiFfiConverterFloat64.check_lower(value.top_p)
-        _UniffiFfiConverterInt64.check_lower(value.top_k)
-        _UniffiFfiConverterFloat64.check_lower(value.min_p)
-        _UniffiFfiConverterFloat64.check_lower(value.repetition_penalty)
-        _UniffiFfiConverterInt64.check_lower(value.seed)
+        _UniffiFfiConverterBoolean.check_lower(value.stop_loops)
+        _UniffiFfiConverterOptionalFloat64.check_lower(value.temperature)
+        _UniffiFfiConverterOptionalFloat64.check_lower(value.top_p)
+        _UniffiFfiConverterOptionalInt64.check_lower(value.top_k)
+        _UniffiFfiConverterOptionalFloat64.check_lower(value.min_p)
+        _UniffiFfiConverterOptionalFloat64.check_lower(value.repetition_penalty)
+        _UniffiFfiConverterOptionalFloat64.check_lower(value.presence_penalty)
+        _UniffiFfiConverterOptionalFloat64.check_lower(value.frequency_penalty)
+        _UniffiFfiConverterOptionalInt64.check_lower(value.seed)
         _UniffiFfiConverterOptionalBoolean.check_lower(value.reasoning)
         _UniffiFfiConverterOptionalString.check_lower(value.tools)
         _UniffiFfiConverterOptionalString.check_lower(value.tool_choice)
@@ -1466,12 +1542,15 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalInt64.write(value.max_tokens, buf)
         _UniffiFfiConverterInt64.write(value.min_tokens, buf)
         _UniffiFfiConverterSequenceString.write(value.stop, buf)
-        _UniffiFfiConverterFloat64.write(value.temperature, buf)
-        _UniffiFfiConverterFloat64.write(value.top_p, buf)
-        _UniffiFfiConverterInt64.write(value.top_k, buf)
-        _UniffiFfiConverterFloat64.write(value.min_p, buf)
-        _UniffiFfiConverterFloat64.write(value.repetition_penalty, buf)
-        _UniffiFfiConverterInt64.write(value.seed, buf)
+        _UniffiFfiConverterBoolean.write(value.stop_loops, buf)
+        _UniffiFfiConverterOptionalFloat64.write(value.temperature, buf)
+        _UniffiFfiConverterOptionalFloat64.write(value.top_p, buf)
+        _UniffiFfiConverterOptionalInt64.write(value.top_k, buf)
+        _UniffiFfiConverterOptionalFloat64.write(value.min_p, buf)
+        _UniffiFfiConverterOptionalFloat64.write(value.repetition_penalty, buf)
+        _UniffiFfiConverterOptionalFloat64.write(value.presence_penalty, buf)
+        _UniffiFfiConverterOptionalFloat64.write(value.frequency_penalty, buf)
+        _UniffiFfiConverterOptionalInt64.write(value.seed, buf)
         _UniffiFfiConverterOptionalBoolean.write(value.reasoning, buf)
         _UniffiFfiConverterOptionalString.write(value.tools, buf)
         _UniffiFfiConverterOptionalString.write(value.tool_choice, buf)
@@ -1481,7 +1560,7 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
 @dataclass
 class ConversationInfo:
     """
-    What is known of a conversation without reading it.
+    Metadata of a conversation, known without reading its messages.
 """
     def __init__(self, *, id:str, name:typing.Optional[str], created_s:int, updated_s:int, messages:int):
         self.id = id
@@ -1536,9 +1615,48 @@ class _UniffiFfiConverterTypeConversationInfo(_UniffiConverterRustBuffer):
         _UniffiFfiConverterInt64.write(value.messages, buf)
 
 @dataclass
+class CountSetting:
+    """
+    A setting of the sampler that is a whole number, and its source.
+"""
+    def __init__(self, *, value:int, source:str):
+        self.value = value
+        self.source = source
+
+
+
+
+    def __str__(self):
+        return "CountSetting(value={}, source={})".format(self.value, self.source)
+    def __eq__(self, other):
+        if self.value != other.value:
+            return False
+        if self.source != other.source:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeCountSetting(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return CountSetting(
+            value=_UniffiFfiConverterInt64.read(buf),
+            source=_UniffiFfiConverterString.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterInt64.check_lower(value.value)
+        _UniffiFfiConverterString.check_lower(value.source)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterInt64.write(value.value, buf)
+        _UniffiFfiConverterString.write(value.source, buf)
+
+@dataclass
 class DiskStats:
     """
-    The cache on disk.
+    Statistics of the cache on disk.
 """
     def __init__(self, *, blocks:int, used_blocks:int, unwritten_blocks:int):
         self.blocks = blocks
@@ -1603,7 +1721,7 @@ class _UniffiFfiConverterBytes(_UniffiConverterRustBuffer):
 @dataclass
 class Embedding:
     """
-    What a text means to the model.
+    Embedding of a text.
 """
     def __init__(self, *, vector:bytes, prompt_tokens:int, cached_tokens:int):
         self.vector = vector
@@ -1657,87 +1775,87 @@ class Reason(enum.Enum):
 
     COMPLETE = 0
     """
-    The whole prompt was known.
+    The whole prompt is cached.
 """
 
     FIRST_SEEN = 1
     """
-    Nothing was ever seen from here on.
+    The next tokens were never computed.
 """
 
     DIVERGED = 2
     """
-    A known prompt continues differently from here.
+    A cached prompt continues differently from here.
 """
 
     WINDOW_DROPPED = 3
     """
-    What layers with a window need to go on is not there any more.
+    The blocks that layers with a window need to continue are no longer cached.
 """
 
     NO_STATE_KEPT = 4
     """
-    No state of the recurrent layers was kept here.
+    No state of the recurrent layers was stored here.
 """
 
     EVICTED = 5
     """
-    What comes next was known and has been evicted.
+    The next block was evicted.
 """
 
     EXPIRED = 6
     """
-    What comes next was known and has outlived its time to live.
+    The lifetime of the next block has ended.
 """
 
     OTHER_MODEL = 7
     """
-    What comes next was computed with another model.
+    The next block was computed with another model.
 """
 
     OTHER_KV_FORMAT = 8
     """
-    What comes next was computed with keys and values in another format.
+    The next block was computed with keys and values in another format.
 """
 
     OTHER_TENANT_OR_PRIVATE = 9
     """
-    What comes next was kept from being shared.
+    The next block belongs to another tenant, or is private.
 """
 
     BELOW_MINIMUM = 10
     """
-    Too little is known to be worth taking over.
+    The cached prefix is too short to be used.
 """
 
     STILL_COMPUTING = 11
     """
-    A running answer is computing what comes next.
+    A running answer is computing the next block.
 """
 
     RETAINED = 12
     """
-    The request forgets tokens and computes for itself what comes next.
+    The request retains a part of its tokens, and computes the rest for itself.
 """
 
     POOLED = 13
     """
-    The request pools the hidden states of all its tokens, which are not kept.
+    The request pools the hidden states of all its tokens, which are not cached.
 """
 
     LOAD_FAILED = 14
     """
-    What comes next is on disk and could not be read.
+    The next block is on disk and could not be read.
 """
 
     RECOMPUTE_WAS_CHEAPER = 15
     """
-    What comes next is on disk, and computing it takes less time than reading it.
+    The next block is on disk, and computing it takes less time than reading it.
 """
 
     OTHER = 16
     """
-    A reason that this definition does not name yet.
+    A reason that this version does not name.
 """
 
 
@@ -1862,7 +1980,7 @@ class _UniffiFfiConverterTypeReason(_UniffiConverterRustBuffer):
 @dataclass
 class Explanation:
     """
-    What a prompt would find in the cache now.
+    Cached part of a prompt.
 """
     def __init__(self, *, prompt_tokens:int, known_tokens:int, disk_tokens:int, reason:Reason, stopped_at:typing.Optional[str]):
         self.prompt_tokens = prompt_tokens
@@ -1919,7 +2037,7 @@ class _UniffiFfiConverterTypeExplanation(_UniffiConverterRustBuffer):
 @dataclass
 class Flushed:
     """
-    What is durable.
+    State of the disk after a flush.
 """
     def __init__(self, *, is_idle:bool, unwritten_blocks:int):
         self.is_idle = is_idle
@@ -1958,7 +2076,7 @@ class _UniffiFfiConverterTypeFlushed(_UniffiConverterRustBuffer):
 @dataclass
 class Logits:
     """
-    How likely tokens are to come next.
+    Logits of the next token.
 """
     def __init__(self, *, values:bytes, prompt_tokens:int, cached_tokens:int):
         self.values = values
@@ -2003,7 +2121,7 @@ class _UniffiFfiConverterTypeLogits(_UniffiConverterRustBuffer):
 @dataclass
 class MemoryOptions:
     """
-    How conversations go on beyond the context. Where nothing is said, bounds are scaled to it.
+    Options of conversations that exceed the context. A bound that is missing is scaled to the context.
 """
     def __init__(self, *, recent_tokens_max:typing.Optional[int] = _DEFAULT, summary_tokens_max:typing.Optional[int] = _DEFAULT, trigger_tokens:typing.Optional[int] = _DEFAULT, quotes_tokens_max:typing.Optional[int] = _DEFAULT, protect_first:bool = False):
         if recent_tokens_max is _DEFAULT:
@@ -2072,7 +2190,7 @@ class _UniffiFfiConverterTypeMemoryOptions(_UniffiConverterRustBuffer):
 @dataclass
 class MemoryRead:
     """
-    What a turn has read of its conversation.
+    Parts of a conversation that a turn has read.
 """
     def __init__(self, *, summarised_messages:int, dropped_messages:int, recent_messages:int, quotes:int, rebuilding:bool, rebuilt:bool):
         self.summarised_messages = summarised_messages
@@ -2139,27 +2257,27 @@ class _UniffiFfiConverterTypeMemoryRead(_UniffiConverterRustBuffer):
 
 class Role(enum.Enum):
     """
-    Who says a message.
+    Role of a message.
 """
 
     SYSTEM = 0
     """
-    The program, to the model.
+    Instructions of the program to the model.
 """
 
     USER = 1
     """
-    The user.
+    Input of the user.
 """
 
     ASSISTANT = 2
     """
-    The model.
+    Output of the model.
 """
 
     TOOL = 3
     """
-    A tool that the model called.
+    Result of a tool call.
 """
 
 
@@ -2206,7 +2324,7 @@ class _UniffiFfiConverterTypeRole(_UniffiConverterRustBuffer):
 @dataclass
 class ToolCall:
     """
-    A call of a tool.
+    A tool call.
 """
     def __init__(self, *, id:str, name:str, arguments:str):
         self.id = id
@@ -2328,31 +2446,6 @@ class _UniffiFfiConverterTypeMessage(_UniffiConverterRustBuffer):
         _UniffiFfiConverterSequenceTypeToolCall.write(value.tool_calls, buf)
         _UniffiFfiConverterOptionalString.write(value.tool_call_id, buf)
 
-class _UniffiFfiConverterOptionalFloat64(_UniffiConverterRustBuffer):
-    @classmethod
-    def check_lower(cls, value):
-        if value is not None:
-            _UniffiFfiConverterFloat64.check_lower(value)
-
-    @classmethod
-    def write(cls, value, buf):
-        if value is None:
-            buf.write_u8(0)
-            return
-
-        buf.write_u8(1)
-        _UniffiFfiConverterFloat64.write(value, buf)
-
-    @classmethod
-    def read(cls, buf):
-        flag = buf.read_u8()
-        if flag == 0:
-            return None
-        elif flag == 1:
-            return _UniffiFfiConverterFloat64.read(buf)
-        else:
-            raise InternalError("Unexpected flag byte for optional type")
-
 class _UniffiFfiConverterOptionalTypeMemoryOptions(_UniffiConverterRustBuffer):
     @classmethod
     def check_lower(cls, value):
@@ -2381,7 +2474,7 @@ class _UniffiFfiConverterOptionalTypeMemoryOptions(_UniffiConverterRustBuffer):
 @dataclass
 class ModelOptions:
     """
-    What a model is opened with. Where nothing is said, the usual is taken.
+    Options of a model. An option that is missing has its default.
 """
     def __init__(self, *, kv_bytes:typing.Optional[int] = _DEFAULT, kv_format:typing.Optional[str] = _DEFAULT, context_tokens:typing.Optional[int] = _DEFAULT, threads:typing.Optional[int] = _DEFAULT, time_share:typing.Optional[float] = _DEFAULT, parallel:typing.Optional[int] = _DEFAULT, disk_dir:typing.Optional[str] = _DEFAULT, disk_bytes_max:typing.Optional[int] = _DEFAULT, conversations_dir:typing.Optional[str] = _DEFAULT, memory:typing.Optional[MemoryOptions] = _DEFAULT):
         if kv_bytes is _DEFAULT:
@@ -2496,9 +2589,123 @@ class _UniffiFfiConverterTypeModelOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalTypeMemoryOptions.write(value.memory, buf)
 
 @dataclass
+class RealSetting:
+    """
+    A setting of the sampler that is a real number, and its source.
+"""
+    def __init__(self, *, value:float, source:str):
+        self.value = value
+        self.source = source
+
+
+
+
+    def __str__(self):
+        return "RealSetting(value={}, source={})".format(self.value, self.source)
+    def __eq__(self, other):
+        if self.value != other.value:
+            return False
+        if self.source != other.source:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeRealSetting(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return RealSetting(
+            value=_UniffiFfiConverterFloat64.read(buf),
+            source=_UniffiFfiConverterString.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterFloat64.check_lower(value.value)
+        _UniffiFfiConverterString.check_lower(value.source)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterFloat64.write(value.value, buf)
+        _UniffiFfiConverterString.write(value.source, buf)
+
+@dataclass
+class ModelSampling:
+    """
+    The sampling of answers whose options set none.
+"""
+    def __init__(self, *, temperature:RealSetting, top_k:CountSetting, top_p:RealSetting, min_p:RealSetting, repetition_penalty:RealSetting, presence_penalty:RealSetting, frequency_penalty:RealSetting, penalty_last_n:CountSetting):
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+        self.min_p = min_p
+        self.repetition_penalty = repetition_penalty
+        self.presence_penalty = presence_penalty
+        self.frequency_penalty = frequency_penalty
+        self.penalty_last_n = penalty_last_n
+
+
+
+
+    def __str__(self):
+        return "ModelSampling(temperature={}, top_k={}, top_p={}, min_p={}, repetition_penalty={}, presence_penalty={}, frequency_penalty={}, penalty_last_n={})".format(self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty, self.presence_penalty, self.frequency_penalty, self.penalty_last_n)
+    def __eq__(self, other):
+        if self.temperature != other.temperature:
+            return False
+        if self.top_k != other.top_k:
+            return False
+        if self.top_p != other.top_p:
+            return False
+        if self.min_p != other.min_p:
+            return False
+        if self.repetition_penalty != other.repetition_penalty:
+            return False
+        if self.presence_penalty != other.presence_penalty:
+            return False
+        if self.frequency_penalty != other.frequency_penalty:
+            return False
+        if self.penalty_last_n != other.penalty_last_n:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeModelSampling(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return ModelSampling(
+            temperature=_UniffiFfiConverterTypeRealSetting.read(buf),
+            top_k=_UniffiFfiConverterTypeCountSetting.read(buf),
+            top_p=_UniffiFfiConverterTypeRealSetting.read(buf),
+            min_p=_UniffiFfiConverterTypeRealSetting.read(buf),
+            repetition_penalty=_UniffiFfiConverterTypeRealSetting.read(buf),
+            presence_penalty=_UniffiFfiConverterTypeRealSetting.read(buf),
+            frequency_penalty=_UniffiFfiConverterTypeRealSetting.read(buf),
+            penalty_last_n=_UniffiFfiConverterTypeCountSetting.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterTypeRealSetting.check_lower(value.temperature)
+        _UniffiFfiConverterTypeCountSetting.check_lower(value.top_k)
+        _UniffiFfiConverterTypeRealSetting.check_lower(value.top_p)
+        _UniffiFfiConverterTypeRealSetting.check_lower(value.min_p)
+        _UniffiFfiConverterTypeRealSetting.check_lower(value.repetition_penalty)
+        _UniffiFfiConverterTypeRealSetting.check_lower(value.presence_penalty)
+        _UniffiFfiConverterTypeRealSetting.check_lower(value.frequency_penalty)
+        _UniffiFfiConverterTypeCountSetting.check_lower(value.penalty_last_n)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterTypeRealSetting.write(value.temperature, buf)
+        _UniffiFfiConverterTypeCountSetting.write(value.top_k, buf)
+        _UniffiFfiConverterTypeRealSetting.write(value.top_p, buf)
+        _UniffiFfiConverterTypeRealSetting.write(value.min_p, buf)
+        _UniffiFfiConverterTypeRealSetting.write(value.repetition_penalty, buf)
+        _UniffiFfiConverterTypeRealSetting.write(value.presence_penalty, buf)
+        _UniffiFfiConverterTypeRealSetting.write(value.frequency_penalty, buf)
+        _UniffiFfiConverterTypeCountSetting.write(value.penalty_last_n, buf)
+
+@dataclass
 class Released:
     """
-    What was released to the system.
+    Memory that was released to the system.
 """
     def __init__(self, *, evicted_bytes:int, free_bytes:int):
         self.evicted_bytes = evicted_bytes
@@ -2537,7 +2744,7 @@ class _UniffiFfiConverterTypeReleased(_UniffiConverterRustBuffer):
 @dataclass
 class Remembered:
     """
-    What is remembered of a conversation beyond its recent messages.
+    The summary of a conversation's older messages.
 """
     def __init__(self, *, summary:str, _from:int, until:int, updates:int, corrected:bool):
         self.summary = summary
@@ -2598,7 +2805,7 @@ class _UniffiFfiConverterTypeRemembered(_UniffiConverterRustBuffer):
 
 class Finish(enum.Enum):
     """
-    Why an answer ended.
+    Reason why an answer ended.
 """
 
     END = 0
@@ -2608,17 +2815,22 @@ class Finish(enum.Enum):
 
     STOP = 1
     """
-    One of the texts to stop at came next.
+    The next text would have been a stop text.
 """
 
     LENGTH = 2
     """
-    It has as many tokens as it may have.
+    The maximum number of tokens is reached.
 """
 
     CANCELLED = 3
     """
-    It was cancelled. What was computed up to then is cached.
+    The answer was cancelled. Blocks computed until then remain cached.
+"""
+
+    LOOP = 4
+    """
+    The answer repeated itself, and the option `stop_loops` is set.
 """
 
 
@@ -2635,6 +2847,8 @@ class _UniffiFfiConverterTypeFinish(_UniffiConverterRustBuffer):
             return Finish.LENGTH
         if variant == 4:
             return Finish.CANCELLED
+        if variant == 5:
+            return Finish.LOOP
         raise InternalError("Raw enum value doesn't match any cases")
 
     @staticmethod
@@ -2646,6 +2860,8 @@ class _UniffiFfiConverterTypeFinish(_UniffiConverterRustBuffer):
         if value == Finish.LENGTH:
             return
         if value == Finish.CANCELLED:
+            return
+        if value == Finish.LOOP:
             return
         raise ValueError(value)
 
@@ -2659,6 +2875,8 @@ class _UniffiFfiConverterTypeFinish(_UniffiConverterRustBuffer):
             buf.write_i32(3)
         if value == Finish.CANCELLED:
             buf.write_i32(4)
+        if value == Finish.LOOP:
+            buf.write_i32(5)
 
 
 
@@ -2741,7 +2959,7 @@ class _UniffiFfiConverterOptionalTypeMemoryRead(_UniffiConverterRustBuffer):
 @dataclass
 class Report:
     """
-    What an answer took.
+    Cost of an answer.
 """
     def __init__(self, *, finish:Finish, prompt_tokens:int, cached_tokens:int, disk_tokens:int, computed_tokens:int, generated_tokens:int, reason:typing.Optional[Reason], queued:Duration, prefill:Duration, decode:Duration, memory:typing.Optional[MemoryRead]):
         self.finish = finish
@@ -2859,7 +3077,7 @@ class _UniffiFfiConverterOptionalTypeDiskStats(_UniffiConverterRustBuffer):
 @dataclass
 class Stats:
     """
-    The engine after its last step.
+    Statistics of the engine after its last step.
 """
     def __init__(self, *, running:int, waiting:int, kv_bytes:int, kv_cached_bytes:int, kv_running_bytes:int, kv_free_bytes:int, prompt_tokens:int, cached_tokens:int, generated_tokens:int, disk:typing.Optional[DiskStats]):
         self.running = running
@@ -2950,7 +3168,7 @@ class _UniffiFfiConverterTypeStats(_UniffiConverterRustBuffer):
 
 class KeptState:
     """
-    What is known of a kept prompt.
+    State of a pinned prompt.
 """
     def __init__(self):
         raise RuntimeError("KeptState cannot be instantiated directly")
@@ -2959,7 +3177,7 @@ class KeptState:
     @dataclass
     class UNKNOWN:
         """
-        Nothing is kept under this name.
+        The name has no prompt.
 """
 
         def __init__(self, ):
@@ -2981,7 +3199,7 @@ class KeptState:
     @dataclass
     class CHANGED:
         """
-        Something else is kept under this name.
+        The name has another prompt.
 """
 
         def __init__(self, ):
@@ -3003,32 +3221,32 @@ class KeptState:
     @dataclass
     class KEPT:
         """
-        It is kept.
+        The prompt is pinned under the name.
 """
 
         def __init__(self, tokens:int, ram_tokens:int, disk_tokens:int, warm:bool):
             self.tokens = tokens
 
             """
-        Tokens of it.
+        Tokens of the prompt.
 """
 
             self.ram_tokens = ram_tokens
 
             """
-        Of these, tokens in RAM.
+        Tokens of it in RAM.
 """
 
             self.disk_tokens = disk_tokens
 
             """
-        Of these, tokens that would be read from disk.
+        Tokens of it that would be read from disk.
 """
 
             self.warm = warm
 
             """
-        Whether no token of it would have to be computed, but for the last one: an answer begins with that.
+        True if only its last token would be computed, with which an answer begins.
 """
 
             pass
@@ -3140,7 +3358,7 @@ class _UniffiFfiConverterTypeKeptState(_UniffiConverterRustBuffer):
 # namespace.
 class KvikError(Exception):
     """
-    Why a call failed. The message says what was wrong and what helps.
+    Error of a call. The message says what is wrong and what helps.
 """
     pass
 
@@ -3148,12 +3366,12 @@ _UniffiTempKvikError = KvikError
 
 class KvikError:  # type: ignore
     """
-    Why a call failed. The message says what was wrong and what helps.
+    Error of a call. The message says what is wrong and what helps.
 """
 
     class InvalidArgument(_UniffiTempKvikError):
         """
-        An argument is none that the call takes.
+        An argument has a value that the call does not accept.
 """
         def __repr__(self):
             return "KvikError.InvalidArgument({})".format(repr(str(self)))
@@ -3167,14 +3385,14 @@ class KvikError:  # type: ignore
     _UniffiTempKvikError.Model = Model # type: ignore
     class NoTemplate(_UniffiTempKvikError):
         """
-        A chat was asked for, and the model has no chat template.
+        The model has no chat template for a chat.
 """
         def __repr__(self):
             return "KvikError.NoTemplate({})".format(repr(str(self)))
     _UniffiTempKvikError.NoTemplate = NoTemplate # type: ignore
     class Memory(_UniffiTempKvikError):
         """
-        The memory or the sizes asked for cannot be had.
+        The memory or the sizes cannot be provided.
 """
         def __repr__(self):
             return "KvikError.Memory({})".format(repr(str(self)))
@@ -3195,28 +3413,28 @@ class KvikError:  # type: ignore
     _UniffiTempKvikError.PromptTooLong = PromptTooLong # type: ignore
     class OverBudget(_UniffiTempKvikError):
         """
-        The prompt does not fit the budget of keys and values, or not beside kept prompts.
+        The prompt does not fit the budget of keys and values, or not in addition to pinned prompts.
 """
         def __repr__(self):
             return "KvikError.OverBudget({})".format(repr(str(self)))
     _UniffiTempKvikError.OverBudget = OverBudget # type: ignore
     class TooManyKept(_UniffiTempKvikError):
         """
-        Kept prompts would take more than they may, or there are as many as there may be.
+        Pinned prompts would exceed their limit.
 """
         def __repr__(self):
             return "KvikError.TooManyKept({})".format(repr(str(self)))
     _UniffiTempKvikError.TooManyKept = TooManyKept # type: ignore
     class Conversation(_UniffiTempKvikError):
         """
-        There is no such conversation, or it cannot be read or changed so.
+        The conversation does not exist, or cannot be read or changed in this way.
 """
         def __repr__(self):
             return "KvikError.Conversation({})".format(repr(str(self)))
     _UniffiTempKvikError.Conversation = Conversation # type: ignore
     class Busy(_UniffiTempKvikError):
         """
-        As many requests wait as may, or somebody else changes the conversation.
+        Too many requests wait, or another call is changing the conversation.
 """
         def __repr__(self):
             return "KvikError.Busy({})".format(repr(str(self)))
@@ -3237,7 +3455,7 @@ class KvikError:  # type: ignore
     _UniffiTempKvikError.Closed = Closed # type: ignore
     class Internal(_UniffiTempKvikError):
         """
-        Something failed inside. Other calls go on.
+        An internal failure. Other calls are not affected.
 """
         def __repr__(self):
             return "KvikError.Internal({})".format(repr(str(self)))
@@ -3370,22 +3588,22 @@ class _UniffiFfiConverterTypeKvikError(_UniffiConverterRustBuffer):
 
 class MemoryPressure(enum.Enum):
     """
-    How much memory the system wants back.
+    Amount of memory that the system requests.
 """
 
     MODERATE = 0
     """
-    Some: half of the cached prefixes, those worth least, and all that is free.
+    Half of the cached prefixes, the least valuable ones, and all free memory.
 """
 
     HIGH = 1
     """
-    More: three quarters of the cached prefixes.
+    Three quarters of the cached prefixes.
 """
 
     CRITICAL = 2
     """
-    All that is not kept under a name or in use.
+    All that is neither pinned nor in use.
 """
 
 
@@ -3439,7 +3657,7 @@ class Piece:
     @dataclass
     class REASONING:
         """
-        More of what the model thinks before it answers.
+        More of the model's reasoning before the answer.
 """
 
         def __init__(self, text:str):
@@ -3499,7 +3717,7 @@ class Piece:
     @dataclass
     class CALL:
         """
-        A whole call of a tool.
+        A complete tool call.
 """
 
         def __init__(self, call:ToolCall):
@@ -3629,7 +3847,7 @@ class _UniffiFfiConverterSequenceTypeMessage(_UniffiConverterRustBuffer):
 
 class Prompt:
     """
-    What a model is asked.
+    A prompt of a model.
 """
     def __init__(self):
         raise RuntimeError("Prompt cannot be instantiated directly")
@@ -3638,7 +3856,7 @@ class Prompt:
     @dataclass
     class TEXT:
         """
-        A text to continue as it is. Names of control tokens in it stand for these tokens: texts of users belong into
+        A text to continue as it is. Names of control tokens in it are parsed as these tokens, so users' texts belong in
         messages.
 """
 
@@ -3669,7 +3887,7 @@ class Prompt:
     @dataclass
     class MESSAGES:
         """
-        Messages, in the form of the model's chat template. Nothing in them is taken for a control token.
+        Messages, rendered by the model's chat template. Nothing in them is parsed as a control token.
 """
 
         def __init__(self, messages:typing.List[Message]):
@@ -3805,34 +4023,35 @@ class _UniffiFfiConverterOptionalTypeReport(_UniffiConverterRustBuffer):
 
 class AnswerHandleProtocol(typing.Protocol):
     """
-    An answer while it is made. Dropping it cancels it.
+    An answer while it is generated. Dropping it cancels it.
 """
 
     def cancel(self, ) -> None:
         """
-        Ends it at the next step of the model, from any thread. What has arrived by then can still be read, and then its
-        report.
+        Ends the answer at the next step of the model, from any thread. Pieces that have arrived, and the report, can still
+        be read.
 """
         raise NotImplementedError
     def next(self, ) -> typing.List[Piece]:
         """
-        Waits for the next piece, and returns it with all others that have arrived by then; nothing after the last one.
+        Waits for the next piece, and returns it with all others that have arrived; an empty list after the last one.
 """
         raise NotImplementedError
     def report(self, ) -> typing.Optional[Report]:
         """
-        What it took; none before its last piece was read, or if it failed.
+        The report; missing before the last piece was read, and if the answer failed.
 """
         raise NotImplementedError
     def rest(self, ) -> typing.List[Piece]:
         """
-        Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+        Waits for the end, and returns all pieces that were not read yet: one call for an answer that is not shown as it
+        arrives.
 """
         raise NotImplementedError
 
 class AnswerHandle(AnswerHandleProtocol):
     """
-    An answer while it is made. Dropping it cancels it.
+    An answer while it is generated. Dropping it cancels it.
 """
 
     _handle: ctypes.c_uint64
@@ -3859,8 +4078,8 @@ class AnswerHandle(AnswerHandleProtocol):
         return inst
     def cancel(self, ) -> None:
         """
-        Ends it at the next step of the model, from any thread. What has arrived by then can still be read, and then its
-        report.
+        Ends the answer at the next step of the model, from any thread. Pieces that have arrived, and the report, can still
+        be read.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -3875,7 +4094,7 @@ class AnswerHandle(AnswerHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def next(self, ) -> typing.List[Piece]:
         """
-        Waits for the next piece, and returns it with all others that have arrived by then; nothing after the last one.
+        Waits for the next piece, and returns it with all others that have arrived; an empty list after the last one.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -3890,7 +4109,7 @@ class AnswerHandle(AnswerHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def report(self, ) -> typing.Optional[Report]:
         """
-        What it took; none before its last piece was read, or if it failed.
+        The report; missing before the last piece was read, and if the answer failed.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -3905,7 +4124,8 @@ class AnswerHandle(AnswerHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def rest(self, ) -> typing.List[Piece]:
         """
-        Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+        Waits for the end, and returns all pieces that were not read yet: one call for an answer that is not shown as it
+        arrives.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -3976,54 +4196,54 @@ class _UniffiFfiConverterOptionalTypeRemembered(_UniffiConverterRustBuffer):
 
 class ConversationHandleProtocol(typing.Protocol):
     """
-    A conversation that is kept, for any number of threads; one at a time changes it.
+    A stored conversation. Any number of threads may use it; only one at a time can change it.
 """
 
     def correct(self, summary: str) -> Remembered:
         """
-        From now on its newest summary says this, which its next turn is told.
+        Replaces the text of its newest summary; the next turn reads the new text.
 """
         raise NotImplementedError
     def delete(self, ) -> None:
         """
-        Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+        Deletes the conversation and its summaries. Later calls of the handle fail.
 """
         raise NotImplementedError
     def info(self, ) -> ConversationInfo:
         """
-        What is known of it without reading it.
+        Metadata of the conversation.
 """
         raise NotImplementedError
     def messages(self, ) -> typing.List[Message]:
         """
-        What was said in it.
+        Messages of the conversation.
 """
         raise NotImplementedError
     def remembered(self, ) -> typing.Optional[Remembered]:
         """
-        What is remembered of it beyond its recent messages, if anything.
+        The summary of its older messages, if there is one.
 """
         raise NotImplementedError
     def rename(self, name: str) -> None:
         """
-        Gives it another name.
+        Renames the conversation.
 """
         raise NotImplementedError
     def say(self, messages: typing.List[Message],options: AnswerOptions) -> AnswerHandle:
         """
-        Says something, and answers it. Question and answer are written down together when the answer has ended; one that
-        is cancelled, dropped or fails leaves nothing behind.
+        Sends messages and answers them. Question and answer are stored together when the answer has ended; a turn that is
+        cancelled, dropped or fails stores nothing.
 """
         raise NotImplementedError
     def take_back(self, _from: int) -> None:
         """
-        Takes back the messages from this index on, and what is remembered of them.
+        Removes the messages from the index `from` on, and the summaries that cover any of them.
 """
         raise NotImplementedError
 
 class ConversationHandle(ConversationHandleProtocol):
     """
-    A conversation that is kept, for any number of threads; one at a time changes it.
+    A stored conversation. Any number of threads may use it; only one at a time can change it.
 """
 
     _handle: ctypes.c_uint64
@@ -4050,7 +4270,7 @@ class ConversationHandle(ConversationHandleProtocol):
         return inst
     def correct(self, summary: str) -> Remembered:
         """
-        From now on its newest summary says this, which its next turn is told.
+        Replaces the text of its newest summary; the next turn reads the new text.
 """
 
         _UniffiFfiConverterString.check_lower(summary)
@@ -4068,7 +4288,7 @@ class ConversationHandle(ConversationHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def delete(self, ) -> None:
         """
-        Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+        Deletes the conversation and its summaries. Later calls of the handle fail.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -4083,7 +4303,7 @@ class ConversationHandle(ConversationHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def info(self, ) -> ConversationInfo:
         """
-        What is known of it without reading it.
+        Metadata of the conversation.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -4098,7 +4318,7 @@ class ConversationHandle(ConversationHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def messages(self, ) -> typing.List[Message]:
         """
-        What was said in it.
+        Messages of the conversation.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -4113,7 +4333,7 @@ class ConversationHandle(ConversationHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def remembered(self, ) -> typing.Optional[Remembered]:
         """
-        What is remembered of it beyond its recent messages, if anything.
+        The summary of its older messages, if there is one.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -4128,7 +4348,7 @@ class ConversationHandle(ConversationHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def rename(self, name: str) -> None:
         """
-        Gives it another name.
+        Renames the conversation.
 """
 
         _UniffiFfiConverterString.check_lower(name)
@@ -4146,8 +4366,8 @@ class ConversationHandle(ConversationHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def say(self, messages: typing.List[Message],options: AnswerOptions) -> AnswerHandle:
         """
-        Says something, and answers it. Question and answer are written down together when the answer has ended; one that
-        is cancelled, dropped or fails leaves nothing behind.
+        Sends messages and answers them. Question and answer are stored together when the answer has ended; a turn that is
+        cancelled, dropped or fails stores nothing.
 """
 
         _UniffiFfiConverterSequenceTypeMessage.check_lower(messages)
@@ -4168,7 +4388,7 @@ class ConversationHandle(ConversationHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def take_back(self, _from: int) -> None:
         """
-        Takes back the messages from this index on, and what is remembered of them.
+        Removes the messages from the index `from` on, and the summaries that cover any of them.
 """
 
         _UniffiFfiConverterInt64.check_lower(_from)
@@ -4328,99 +4548,105 @@ class ModelHandleProtocol(typing.Protocol):
     """
     An open model, for any number of threads.
 
-    Languages with a garbage collector end objects when they like, so that a handle can be closed, once, while others hold
-    it. Calls hold the lock for reading: closing waits for those that are under way, and later ones fail as closed. Answers
-    do not hold it: closing cancels them.
+    A garbage collector may destroy objects at any time, so a handle can be closed, once, while others hold it. Calls hold
+    the lock for reading: closing waits for running calls, and later ones fail as closed. Answers do not hold the lock:
+    closing cancels them.
 """
 
     def context_tokens(self, ) -> int:
         """
-        Tokens of a prompt and its answer together.
+        Maximum tokens of a prompt and its answer together.
 """
         raise NotImplementedError
     def conversation(self, reference: str) -> ConversationHandle:
         """
-        The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
-        in it.
+        Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
+        answered in it.
 """
         raise NotImplementedError
     def conversations(self, ) -> typing.List[ConversationInfo]:
         """
-        All conversations, those that were changed last first.
+        All conversations, the most recently changed first.
 """
         raise NotImplementedError
     def count_tokens(self, prompt: Prompt) -> int:
         """
-        Tokens of a prompt.
+        Number of tokens of a prompt.
 """
         raise NotImplementedError
     def embed(self, text: str) -> Embedding:
         """
-        What a text means to the model.
+        Embedding of a text.
 """
         raise NotImplementedError
     def explain(self, prompt: Prompt) -> Explanation:
         """
-        What a prompt would find in the cache now, and why not more. Computes and changes nothing.
+        Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
 """
         raise NotImplementedError
     def forget_prompt(self, id: str) -> bool:
         """
-        Unpins what is kept under a name, unless something else needs it. Whether there was such a name.
+        Unpins the prompt of a name, unless another name has the same tokens. Returns whether the name existed.
 """
         raise NotImplementedError
     def generate(self, prompt: Prompt,options: AnswerOptions) -> AnswerHandle:
         """
-        Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
+        Continues a text, or answers messages: a cached prefix of the prompt is not computed again.
 """
         raise NotImplementedError
     def is_kept(self, id: str,prompt: Prompt) -> KeptState:
         """
-        Whether this is what is kept under a name, and how much of it need not be computed.
+        Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
 """
         raise NotImplementedError
     def keep_prompt(self, id: str,prompt: Prompt) -> KeptState:
         """
-        Computes what other prompts begin with, as far as it is not known, and keeps it under a name until it is forgotten.
-        What the name stood for before is unpinned.
+        Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
+        The previous prompt of the name is unpinned.
 """
         raise NotImplementedError
     def logits(self, prompt: Prompt,tokens: typing.Optional[typing.List[int]]) -> Logits:
         """
-        How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+        Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
 """
         raise NotImplementedError
     def on_background(self, ) -> Flushed:
         """
-        Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
-        computed is on disk. Then no thread of the model runs until something is asked again.
+        Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
+        100 ms and the running step. After that no thread of the model runs until the next call.
 """
         raise NotImplementedError
     def on_memory_pressure(self, level: MemoryPressure) -> Released:
         """
-        Releases memory to the system: first what is computed goes to the disk, for which it has 50 ms, then cached prefixes
-        are evicted, those worth least first.
+        Releases memory to the system: computed blocks get 50 ms to reach the disk, then cached prefixes are evicted, the
+        least valuable first.
+"""
+        raise NotImplementedError
+    def sampling(self, reasoning: typing.Optional[bool]) -> ModelSampling:
+        """
+        The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each
+        setting with its source. `reasoning` is that of the options: some makers recommend other settings without it.
 """
         raise NotImplementedError
     def shut_down(self, ) -> typing.Optional[Flushed]:
         """
-        Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Other calls
-        fail as closed from then on; none is returned where another call closed it.
+        Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Later calls
+        fail as closed. Returns nothing if another call has closed the model.
 """
         raise NotImplementedError
     def stats(self, ) -> Stats:
         """
-        The engine's numbers after its last step.
+        Statistics of the engine after its last step.
 """
         raise NotImplementedError
     def text_of(self, tokens: typing.List[int]) -> str:
         """
-        The text of tokens.
+        Text of tokens.
 """
         raise NotImplementedError
     def tokens(self, text: str) -> typing.List[int]:
         """
-        The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+        Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens.
 """
         raise NotImplementedError
 
@@ -4428,16 +4654,16 @@ class ModelHandle(ModelHandleProtocol):
     """
     An open model, for any number of threads.
 
-    Languages with a garbage collector end objects when they like, so that a handle can be closed, once, while others hold
-    it. Calls hold the lock for reading: closing waits for those that are under way, and later ones fail as closed. Answers
-    do not hold it: closing cancels them.
+    A garbage collector may destroy objects at any time, so a handle can be closed, once, while others hold it. Calls hold
+    the lock for reading: closing waits for running calls, and later ones fail as closed. Answers do not hold the lock:
+    closing cancels them.
 """
 
     _handle: ctypes.c_uint64
     @classmethod
     def open(cls, path: str,options: ModelOptions) -> ModelHandle:
         """
-        Opens a GGUF file, or a directory as Hugging Face lays it out.
+        Opens a GGUF file, or a directory in Hugging Face's layout.
 """
 
         _UniffiFfiConverterString.check_lower(path)
@@ -4480,8 +4706,8 @@ class ModelHandle(ModelHandleProtocol):
     def open_descriptor(cls, descriptor: int,offset: int,bytes: typing.Optional[int],options: ModelOptions) -> ModelHandle:
         """
         Opens a GGUF file inside an open file, which is mapped: `descriptor`, `offset` and `bytes` as a phone's asset
-        store gives them; without `bytes` it goes up to the end. The descriptor stays the caller's, who may close it after
-        the call.
+        manager provides them; without `bytes` the part extends to the end of the file. The caller keeps the descriptor and
+        may close it after the call.
 """
 
         _UniffiFfiConverterInt32.check_lower(descriptor)
@@ -4528,7 +4754,7 @@ class ModelHandle(ModelHandleProtocol):
         return inst
     def context_tokens(self, ) -> int:
         """
-        Tokens of a prompt and its answer together.
+        Maximum tokens of a prompt and its answer together.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -4543,8 +4769,8 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def conversation(self, reference: str) -> ConversationHandle:
         """
-        The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
-        in it.
+        Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
+        answered in it.
 """
 
         _UniffiFfiConverterString.check_lower(reference)
@@ -4562,7 +4788,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def conversations(self, ) -> typing.List[ConversationInfo]:
         """
-        All conversations, those that were changed last first.
+        All conversations, the most recently changed first.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -4577,7 +4803,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def count_tokens(self, prompt: Prompt) -> int:
         """
-        Tokens of a prompt.
+        Number of tokens of a prompt.
 """
 
         _UniffiFfiConverterTypePrompt.check_lower(prompt)
@@ -4595,7 +4821,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def embed(self, text: str) -> Embedding:
         """
-        What a text means to the model.
+        Embedding of a text.
 """
 
         _UniffiFfiConverterString.check_lower(text)
@@ -4613,7 +4839,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def explain(self, prompt: Prompt) -> Explanation:
         """
-        What a prompt would find in the cache now, and why not more. Computes and changes nothing.
+        Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
 """
 
         _UniffiFfiConverterTypePrompt.check_lower(prompt)
@@ -4631,7 +4857,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def forget_prompt(self, id: str) -> bool:
         """
-        Unpins what is kept under a name, unless something else needs it. Whether there was such a name.
+        Unpins the prompt of a name, unless another name has the same tokens. Returns whether the name existed.
 """
 
         _UniffiFfiConverterString.check_lower(id)
@@ -4649,7 +4875,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def generate(self, prompt: Prompt,options: AnswerOptions) -> AnswerHandle:
         """
-        Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
+        Continues a text, or answers messages: a cached prefix of the prompt is not computed again.
 """
 
         _UniffiFfiConverterTypePrompt.check_lower(prompt)
@@ -4670,7 +4896,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def is_kept(self, id: str,prompt: Prompt) -> KeptState:
         """
-        Whether this is what is kept under a name, and how much of it need not be computed.
+        Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
 """
 
         _UniffiFfiConverterString.check_lower(id)
@@ -4691,8 +4917,8 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def keep_prompt(self, id: str,prompt: Prompt) -> KeptState:
         """
-        Computes what other prompts begin with, as far as it is not known, and keeps it under a name until it is forgotten.
-        What the name stood for before is unpinned.
+        Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
+        The previous prompt of the name is unpinned.
 """
 
         _UniffiFfiConverterString.check_lower(id)
@@ -4713,7 +4939,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def logits(self, prompt: Prompt,tokens: typing.Optional[typing.List[int]]) -> Logits:
         """
-        How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+        Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
 """
 
         _UniffiFfiConverterTypePrompt.check_lower(prompt)
@@ -4734,8 +4960,8 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def on_background(self, ) -> Flushed:
         """
-        Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
-        computed is on disk. Then no thread of the model runs until something is asked again.
+        Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
+        100 ms and the running step. After that no thread of the model runs until the next call.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -4750,8 +4976,8 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def on_memory_pressure(self, level: MemoryPressure) -> Released:
         """
-        Releases memory to the system: first what is computed goes to the disk, for which it has 50 ms, then cached prefixes
-        are evicted, those worth least first.
+        Releases memory to the system: computed blocks get 50 ms to reach the disk, then cached prefixes are evicted, the
+        least valuable first.
 """
 
         _UniffiFfiConverterTypeMemoryPressure.check_lower(level)
@@ -4767,10 +4993,29 @@ class ModelHandle(ModelHandleProtocol):
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)
+    def sampling(self, reasoning: typing.Optional[bool]) -> ModelSampling:
+        """
+        The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each
+        setting with its source. `reasoning` is that of the options: some makers recommend other settings without it.
+"""
+
+        _UniffiFfiConverterOptionalBoolean.check_lower(reasoning)
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+            _UniffiFfiConverterOptionalBoolean.lower(reasoning),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterTypeModelSampling.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_sampling,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
     def shut_down(self, ) -> typing.Optional[Flushed]:
         """
-        Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Other calls
-        fail as closed from then on; none is returned where another call closed it.
+        Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Later calls
+        fail as closed. Returns nothing if another call has closed the model.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -4785,7 +5030,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def stats(self, ) -> Stats:
         """
-        The engine's numbers after its last step.
+        Statistics of the engine after its last step.
 """
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
@@ -4800,7 +5045,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def text_of(self, tokens: typing.List[int]) -> str:
         """
-        The text of tokens.
+        Text of tokens.
 """
 
         _UniffiFfiConverterSequenceInt32.check_lower(tokens)
@@ -4818,7 +5063,7 @@ class ModelHandle(ModelHandleProtocol):
         return _uniffi_lift_return(_uniffi_ffi_result)
     def tokens(self, text: str) -> typing.List[int]:
         """
-        The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+        Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens.
 """
 
         _UniffiFfiConverterString.check_lower(text)
@@ -4877,6 +5122,7 @@ __all__ = [
     "Prompt",
     "AnswerOptions",
     "ConversationInfo",
+    "CountSetting",
     "DiskStats",
     "Embedding",
     "Explanation",
@@ -4887,6 +5133,8 @@ __all__ = [
     "ToolCall",
     "Message",
     "ModelOptions",
+    "RealSetting",
+    "ModelSampling",
     "Released",
     "Remembered",
     "Report",

@@ -1,12 +1,14 @@
-"""What a model is asked with, and what it says of kept prompts and texts."""
+"""Messages, options of an answer, and records of prompts and texts."""
 from __future__ import annotations
 
 import json
+import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, TypedDict, Union
 
 from . import _native
 from ._errors import InvalidArgumentError
+from ._guesses import ANSWER, refuse_unknown
 
 if TYPE_CHECKING:
     import numpy
@@ -15,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
-    """What its result names it by."""
+    """Id that the call's result refers to."""
     name: str
-    """The tool."""
+    """Name of the tool."""
     arguments: str
-    """Its arguments: JSON, as the model wrote it."""
+    """Arguments: JSON, as the model wrote it."""
 
 
 @dataclass(frozen=True)
@@ -30,54 +32,61 @@ class Message:
     """A message of a chat. Dictionaries in OpenAI's form are messages too."""
 
     role: str
-    """Who says it: `system` (the program), `user`, `assistant` (the model), or `tool`, which the model called."""
+    """`system` (the program), `user`, `assistant` (the model), or `tool` (the result of a call)."""
     content: str
-    """What is said."""
+    """Text of the message."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Calls of the model."""
+    """Tool calls of the model."""
     tool_call_id: str | None = None
-    """The call that the result of a tool answers."""
+    """Id of the call that a tool's result answers."""
 
 
 Messages = Union[str, Message, Mapping[str, Any], Iterable[Union[Message, Mapping[str, Any]]]]
-"""Messages of a chat, in their order; one alone, or a text, which is a message of the user."""
+"""Messages of a chat in their order, a single message, or a text, which is a message of the user."""
 
 Prompt = Union[str, Messages]
-"""A text to continue as it is, in which names of control tokens stand for these tokens, or messages to answer, in which
-nothing is taken for a control token: what users write belongs into messages."""
+"""A text to continue as it is, in which names of control tokens are parsed as these tokens, or messages to answer, in which
+nothing is: users' texts belong in messages."""
 
 
 class AnswerOptions(TypedDict, total=False):
-    """What an answer is asked for with: the likeliest tokens up to the end of the context, where nothing else is said."""
+    """Options of an answer. A setting of the sampler that is missing or `None` is the model's: what its makers recommend, else
+    kvik's default (`Model.sampling`)."""
 
     max_tokens: int | None
-    """Tokens of the answer at most."""
-    min_tokens: int
-    """Tokens that it has before the model may end it."""
-    stop: Sequence[str]
-    """The answer ends before the first of these."""
-    temperature: float
-    """How far from the likeliest tokens it may go; 0 takes these."""
-    top_p: float
+    """Maximum tokens of the answer; by default the rest of the context."""
+    min_tokens: int | None
+    """Minimum tokens of the answer: before them the model cannot end it."""
+    stop: str | Sequence[str] | None
+    """A stop text, or several: the answer ends before the first of these."""
+    stop_loops: bool
+    """Ends an answer that only repeats itself, as small models do."""
+    temperature: float | None
+    """Sampling temperature; 0 takes the likeliest token at each position."""
+    top_p: float | None
     """Keeps the smallest set of tokens whose probability reaches this; 1 keeps all."""
-    top_k: int
-    """Keeps so many of the likeliest tokens; 0 keeps all."""
-    min_p: float
-    """Drops tokens below this share of the likeliest; 0 keeps all."""
-    repetition_penalty: float
-    """Divides the logits of tokens that were seen; 1 is off."""
-    seed: int
-    """The same seed, from 0 to 2**64 - 1, gives the same text."""
+    top_k: int | None
+    """Keeps this many of the likeliest tokens; 0 keeps all."""
+    min_p: float | None
+    """Drops tokens below this share of the likeliest one's probability; 0 keeps all."""
+    repetition_penalty: float | None
+    """Divides the logits of tokens that occurred; 1 is off."""
+    presence_penalty: float | None
+    """Subtracted once from the logits of generated tokens; 0 is off."""
+    frequency_penalty: float | None
+    """Subtracted per occurrence from the logits of generated tokens; 0 is off."""
+    seed: int | None
+    """The same seed, from 0 to 2**64 - 1, gives the same text; random by default."""
     reasoning: bool | None
     """Switches reasoning before the answer to a chat on or off, for models that have it."""
-    tools: Sequence[Mapping[str, Any]]
-    """Tools that the answer to a chat may call, as OpenAI writes them."""
+    tools: Sequence[Mapping[str, Any]] | None
+    """Tools that the answer to a chat may call, in OpenAI's format."""
     tool_choice: str | None
     """Which of them it calls: `none`, `auto`, `required`, or the name of one."""
     parallel_tool_calls: bool | None
-    """Whether it may call several; one, where one has to be called, if nothing is said."""
+    """True if it may call several; by default, a forced call is the only one."""
     json_schema: Mapping[str, Any] | None
-    """The answer is JSON that satisfies this schema. One of this and the next two at most."""
+    """The answer is JSON that satisfies this schema. At most one of this and the next two is set."""
     regex: str | None
     """The answer matches this regular expression."""
     grammar: str | None
@@ -89,45 +98,49 @@ class FilePart:
     """A GGUF file inside an open file, which is mapped. The descriptor may be closed when the model is open."""
 
     descriptor: int
-    """The file around it: what `fileno()` says."""
+    """Descriptor of the enclosing file, from `fileno()`."""
     offset: int = 0
-    """Byte at which it begins."""
+    """Offset of the GGUF file in bytes."""
     bytes: int | None = None
-    """Its length; up to the end of the file around it where nothing is said."""
+    """Length in bytes; by default up to the end of the enclosing file."""
 
 
 @dataclass(frozen=True)
 class KeptState:
-    """What is known of a kept prompt."""
+    """State of a pinned prompt."""
 
     is_known: bool
-    """Whether something is kept under the name."""
+    """True if the name has a prompt."""
     is_changed: bool = False
-    """Whether that is something else."""
+    """True if that is another prompt."""
     is_warm: bool = False
-    """Whether an answer would compute nothing of it, but for its last token."""
+    """True if an answer would compute only its last token."""
     tokens: int = 0
-    """Its tokens."""
+    """Tokens of the prompt."""
     ram_tokens: int = 0
-    """Of these, tokens in RAM."""
+    """Tokens of it in RAM."""
     disk_tokens: int = 0
-    """Of these, tokens that would be read from disk."""
+    """Tokens of it that would be read from disk."""
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """What a text means to the model."""
+    """Embedding of a text; `list(embedding.numbers)` needs no NumPy."""
 
     numbers: memoryview[float]
     """Numbers of type `f`, as many as the model is wide; their Euclidean norm is 1."""
     prompt_tokens: int
     """Tokens of the text."""
     cached_tokens: int
-    """Of these, tokens that came from the cache."""
+    """Tokens that came from the cache."""
+
+    def __repr__(self) -> str:
+        counts = f"prompt_tokens={self.prompt_tokens}, cached_tokens={self.cached_tokens}"
+        return f"Embedding(numbers=<{len(self.numbers)} numbers>, {counts})"
 
     @property
     def vector(self) -> numpy.typing.NDArray[numpy.float32]:
-        """The numbers as NumPy has them: read where they are, and read-only."""
+        """The numbers as a NumPy array, read in place, and read-only."""
         require_numpy("`numbers` has them without it")
         import numpy
 
@@ -135,7 +148,7 @@ class Embedding:
 
 
 def require_numpy(otherwise: str) -> None:
-    """Only those need NumPy who want its arrays; the others are told how to get it, and what works without it."""
+    """Raises an error that says how to install NumPy where it is missing, and what works without it."""
     try:
         import numpy  # noqa: F401
     except ModuleNotFoundError as error:
@@ -171,20 +184,50 @@ def own_call(call: _native.ToolCall) -> ToolCall:
     return ToolCall(call.id, call.name, call.arguments)
 
 
-def native_options(options: AnswerOptions) -> _native.AnswerOptions:
+def native_options(options: AnswerOptions, call: str) -> _native.AnswerOptions:
+    refuse_unknown(options, AnswerOptions.__annotations__, ANSWER, call)
     own = ("seed", "stop", "tools", "json_schema", "regex", "grammar")
-    rest: dict[str, Any] = {name: value for name, value in options.items() if name not in own}
-    tools = options.get("tools")
+    rest: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in own and value is not None:
+            rest[name] = check_number(name, value)
+    tools, seed = options.get("tools"), options.get("seed")
     return _native.AnswerOptions(
-        seed=_signed(options.get("seed", 0)),
-        stop=list(options.get("stop", ())),
+        seed=None if seed is None else _signed(seed),
+        stop=_texts(options.get("stop")),
         tools=json.dumps(list(tools)) if tools else None,
         constraint=_constraint(options),
         **rest,
     )
 
 
+_COUNTS = {
+    "max_tokens", "min_tokens", "top_k", "seed",
+    "kv_bytes", "context_tokens", "threads", "parallel", "disk_bytes_max",
+}
+_REALS = {"temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
+
+
+def check_number(name: str, value: Any) -> Any:
+    """The value of an argument, which is a `TypeError` where it has to be a number and is none."""
+    if name in _COUNTS and not isinstance(value, numbers.Integral):
+        raise TypeError(f"`{name}` is a whole number, and not {value!r}")
+    if name in _REALS and not isinstance(value, numbers.Real):
+        raise TypeError(f"`{name}` is a number, and not {value!r}")
+    return value
+
+
+def _texts(stop: str | Sequence[str] | None) -> list[str]:
+    if isinstance(stop, str):
+        return [stop]
+    texts = list(stop or ())
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"`stop` is a text or a list of texts, and not {stop!r}")
+    return texts
+
+
 def _signed(seed: int) -> int:
+    check_number("seed", seed)
     if not 0 <= seed < 1 << 64:
         raise InvalidArgumentError(f"`seed` is 0 to 2**64 - 1, and not {seed}")
     # The same bits.
@@ -201,7 +244,7 @@ def _constraint(options: AnswerOptions) -> _native.Constraint | None:
     if grammar is not None:
         forms.append(_native.Constraint.LARK(grammar=grammar))
     if len(forms) > 1:
-        raise InvalidArgumentError("`json_schema`, `regex` and `grammar` say more than one form")
+        raise InvalidArgumentError("`json_schema`, `regex` and `grammar` say more than one form: set one of them")
     return forms[0] if forms else None
 
 

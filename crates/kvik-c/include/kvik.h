@@ -12,15 +12,25 @@
 #include <stdlib.h>
 
 /**
- * Whether a call did what it was asked; `kvik_last_error` says why not.
+ * Value of `temperature` for the likeliest token at each position, without penalties; so is every negative number.
+ */
+#define KVIK_GREEDY -1.0
+
+/**
+ * Value of `top_k` that keeps all tokens.
+ */
+#define KVIK_KEEP_ALL 4294967295
+
+/**
+ * Status of a call; `kvik_last_error` has the reason of a failure.
  */
 typedef enum KvikStatus {
   /**
-   * It did.
+   * The call succeeded.
    */
   KVIK_STATUS_OK = 0,
   /**
-   * A pointer is null, a text is not UTF-8, or a number is none of those it may be.
+   * A pointer is null, a text is not UTF-8, or a number is out of its range.
    */
   KVIK_STATUS_INVALID_ARGUMENT = 1,
   /**
@@ -28,7 +38,7 @@ typedef enum KvikStatus {
    */
   KVIK_STATUS_MODEL = 2,
   /**
-   * The memory or the sizes asked for cannot be had.
+   * The memory or the sizes cannot be provided.
    */
   KVIK_STATUS_MEMORY = 3,
   /**
@@ -36,21 +46,21 @@ typedef enum KvikStatus {
    */
   KVIK_STATUS_DISK = 4,
   /**
-   * The engine refused the request, or it failed.
+   * The engine refused the request, or the request failed.
    */
   KVIK_STATUS_REQUEST = 5,
   /**
-   * Room for the result is too small; how much it takes was written.
+   * The buffer of the result is too small; the size it needs was written.
    */
   KVIK_STATUS_TOO_SMALL = 6,
   /**
-   * Something failed inside. Other calls go on.
+   * An internal failure. Other calls are not affected.
    */
   KVIK_STATUS_INTERNAL = 7,
 } KvikStatus;
 
 /**
- * What a piece of an answer is.
+ * Kind of a piece of an answer.
  */
 typedef enum KvikPieceKind {
   /**
@@ -58,17 +68,17 @@ typedef enum KvikPieceKind {
    */
   KVIK_PIECE_KIND_TEXT = 0,
   /**
-   * More of what the model thinks before it answers.
+   * More of the model's reasoning before the answer.
    */
   KVIK_PIECE_KIND_REASONING = 1,
   /**
-   * A whole call of a tool: `{"id": "...", "name": "...", "arguments": "..."}`, where the arguments are JSON in a text.
+   * A complete tool call: `{"id": "...", "name": "...", "arguments": "..."}`; the arguments are a text that holds JSON.
    */
   KVIK_PIECE_KIND_CALL = 2,
 } KvikPieceKind;
 
 /**
- * Why an answer ended.
+ * Reason why an answer ended.
  */
 typedef enum KvikFinish {
   /**
@@ -76,102 +86,115 @@ typedef enum KvikFinish {
    */
   KVIK_FINISH_END = 0,
   /**
-   * One of the texts to stop at came next.
+   * The next text would have been a stop text.
    */
   KVIK_FINISH_STOP = 1,
   /**
-   * It has as many tokens as it may have.
+   * The maximum number of tokens is reached.
    */
   KVIK_FINISH_LENGTH = 2,
   /**
-   * It was cancelled.
+   * The answer was cancelled.
    */
   KVIK_FINISH_CANCELLED = 3,
+  /**
+   * The answer repeated itself, and `stop_loops` is set.
+   */
+  KVIK_FINISH_LOOP = 4,
 } KvikFinish;
 
 /**
- * Who says a message.
+ * Role of a message.
  */
 typedef enum KvikRole {
   /**
-   * The program, to the model.
+   * Instructions of the program to the model.
    */
   KVIK_ROLE_SYSTEM = 0,
   /**
-   * The user.
+   * Input of the user.
    */
   KVIK_ROLE_USER = 1,
   /**
-   * The model.
+   * Output of the model.
    */
   KVIK_ROLE_ASSISTANT = 2,
   /**
-   * A tool that the model called.
+   * Result of a tool call.
    */
   KVIK_ROLE_TOOL = 3,
 } KvikRole;
 
 /**
- * How much memory the system wants back.
+ * Amount of memory that the system requests.
  */
 typedef enum KvikMemoryPressure {
   /**
-   * Half of what is cached, and all that is free.
+   * Half of the cached prefixes, the least valuable ones, and all free memory.
    */
   KVIK_MEMORY_PRESSURE_MODERATE = 0,
   /**
-   * Three quarters of what is cached.
+   * Three quarters of the cached prefixes.
    */
   KVIK_MEMORY_PRESSURE_HIGH = 1,
   /**
-   * All that is not kept under a name or in use.
+   * All that is neither pinned nor in use.
    */
   KVIK_MEMORY_PRESSURE_CRITICAL = 2,
 } KvikMemoryPressure;
 
 /**
- * A model. What is in it is not C's business.
+ * An open model; its fields are private.
  */
 typedef struct KvikModel KvikModel;
 
 /**
- * What an answer is asked for with. All zeros are the likeliest tokens up to the end of the context, and so is null.
+ * Options of an answer. A field that is 0 or null has its default, and a null pointer has all defaults: the sampling that
+ * the model's makers recommend, up to the end of the context.
  */
 typedef struct KvikAnswerOptions {
   /**
-   * Tokens of the answer at most; 0 is the rest of the context.
+   * Maximum tokens of the answer; 0 is the rest of the context.
    */
   uint64_t max_tokens;
   /**
-   * Tokens that it has before the model may end it.
+   * Minimum tokens of the answer: before them the model cannot end it.
    */
   uint64_t min_tokens;
   /**
-   * How far from the likeliest tokens it may go; 0 takes these.
+   * Sampling temperature; 0 is the model's (`kvik_sampling`), `KVIK_GREEDY` takes the likeliest token at each position.
    */
   float temperature;
   /**
-   * Keeps the smallest set of tokens whose probability reaches this; 0 keeps all.
+   * Keeps the smallest set of tokens whose probability reaches this; 0 is the model's, 1 keeps all.
    */
   float top_p;
   /**
-   * Keeps so many of the likeliest tokens; 0 keeps all.
+   * Keeps this many of the likeliest tokens; 0 is the model's, `KVIK_KEEP_ALL` keeps all.
    */
   uint32_t top_k;
   /**
-   * The same seed gives the same text.
+   * Drops tokens below this share of the likeliest one's probability; 0 is the model's, a negative number drops none.
+   */
+  float min_p;
+  /**
+   * Divides the logits of tokens that occurred; 0 is the model's, 1 is off.
+   */
+  float repetition_penalty;
+  /**
+   * Seed of the sampler: the same seed gives the same text; 0 is a random one.
    */
   uint64_t seed;
   /**
-   * `stop_count` texts before the first of which the answer ends.
+   * `stop_count` texts; the answer ends before the first of these.
    */
   const char *const *stop;
   /**
-   * See `stop`.
+   * Number of texts in `stop`.
    */
   size_t stop_count;
   /**
-   * Tools that a chat may call, as OpenAI writes them: a JSON array; null are none.
+   * Tools that a chat may call, in OpenAI's format: a JSON array; null is none.
    */
   const char *tools;
   /**
@@ -179,35 +202,39 @@ typedef struct KvikAnswerOptions {
    */
   const char *tool_choice;
   /**
-   * A JSON schema that the answer satisfies, or null. One of this and the next two at most.
+   * A JSON schema that the answer satisfies, or null. At most one of this and the next two is set.
    */
   const char *json_schema;
   /**
-   * A regular expression that it matches, or null.
+   * A regular expression that the answer matches, or null.
    */
   const char *regex;
   /**
-   * A Lark grammar (of llguidance) that accepts it, or null.
+   * A Lark grammar (of llguidance) that accepts the answer, or null.
    */
   const char *grammar;
   /**
-   * By what a long prompt is read in part, as `keydiff:0.5` (docs/retention.md); null reads all of it.
+   * The retention policy of a long prompt, as `keydiff:0.5` (docs/retention.md); null reads the whole prompt.
    */
   const char *retention;
+  /**
+   * Ends an answer that only repeats itself, as small models do.
+   */
+  bool stop_loops;
 } KvikAnswerOptions;
 
 /**
- * Takes a piece of an answer: `bytes` bytes of whole characters in UTF-8, and a nul behind them; they are gone when it
- * returns. It is called on the thread that asked. False cancels the answer.
+ * Receives a piece of an answer: `bytes` bytes of whole characters in UTF-8, and a nul behind them, which are valid until
+ * it returns. It is called on the thread that asked. Returning false cancels the answer.
  */
 typedef bool (*KvikPieceCallback)(enum KvikPieceKind kind, const char *piece, size_t bytes, void *context);
 
 /**
- * What an answer took.
+ * Cost of an answer.
  */
 typedef struct KvikReport {
   /**
-   * Why it ended.
+   * Reason for its end.
    */
   enum KvikFinish finish;
   /**
@@ -215,11 +242,11 @@ typedef struct KvikReport {
    */
   uint64_t prompt_tokens;
   /**
-   * Of these, tokens that came from the cache.
+   * Prompt tokens that came from the cache, including those from disk.
    */
   uint64_t cached_tokens;
   /**
-   * Of these, tokens that came from disk.
+   * Cached tokens that came from disk.
    */
   uint64_t disk_tokens;
   /**
@@ -227,7 +254,7 @@ typedef struct KvikReport {
    */
   uint64_t generated_tokens;
   /**
-   * Why no more of the prompt came from the cache, as `first_seen`; empty where that is not known.
+   * Why no more of the prompt came from the cache, as `first_seen`; empty if that is unknown.
    */
   char reason[32];
   /**
@@ -235,7 +262,7 @@ typedef struct KvikReport {
    */
   double queued_s;
   /**
-   * Seconds from there to the first token.
+   * Seconds from admission to the first token.
    */
   double prefill_s;
   /**
@@ -253,74 +280,73 @@ typedef struct KvikMessage {
    */
   uint32_t role;
   /**
-   * What is said.
+   * Text of the message.
    */
   const char *content;
   /**
-   * Calls of the model, a JSON array of what `KVIK_PIECE_KIND_CALL` pieces are; null are none.
+   * Tool calls of the model, a JSON array of the objects of `KVIK_PIECE_KIND_CALL`; null is none.
    */
   const char *tool_calls;
   /**
-   * The call that a tool answers, or null.
+   * Id of the call that a tool's result answers, or null.
    */
   const char *tool_call_id;
 } KvikMessage;
 
 /**
- * What is known of a kept prompt.
+ * State of a pinned prompt.
  */
 typedef struct KvikKept {
   /**
-   * Whether something is kept under the name.
+   * True if the name has a prompt.
    */
   bool is_known;
   /**
-   * Whether that is something else.
+   * True if that is another prompt.
    */
   bool is_changed;
   /**
-   * Whether an answer would compute nothing of it, but for its last token.
+   * True if an answer would compute only its last token.
    */
   bool is_warm;
   /**
-   * Its tokens.
+   * Tokens of the prompt.
    */
   uint64_t tokens;
   /**
-   * Of these, tokens in RAM.
+   * Tokens of it in RAM.
    */
   uint64_t ram_tokens;
   /**
-   * Of these, tokens that would be read from disk.
+   * Tokens of it that would be read from disk.
    */
   uint64_t disk_tokens;
 } KvikKept;
 
 /**
- * What a text would find in the cache now.
+ * Cached part of a text.
  */
 typedef struct KvikExplanation {
   /**
-   * Its tokens.
+   * Tokens of the text.
    */
   uint64_t prompt_tokens;
   /**
-   * Of these, tokens that would not be computed.
+   * Tokens of it that would not be computed.
    */
   uint64_t known_tokens;
   /**
-   * Of these, tokens that would be read from disk.
+   * Tokens of it that would be read from disk.
    */
   uint64_t disk_tokens;
   /**
-   * Why no more are known, as `diverged`.
+   * Why no more are cached, as `diverged`.
    */
   char reason[32];
 } KvikExplanation;
 
 /**
- * What a model is opened with. Where a number is 0 or a pointer null, the usual is taken; all of it where there are no
- * options.
+ * Options of a model. A field that is 0 or null has its default, which is in parentheses; a null pointer has all defaults.
  */
 typedef struct KvikOptions {
   /**
@@ -328,15 +354,15 @@ typedef struct KvikOptions {
    */
   uint64_t kv_bytes;
   /**
-   * Tokens of a prompt and its answer together (the model's own, or what fits).
+   * Maximum tokens of a prompt and its answer together (the model's own, or what fits).
    */
   uint64_t context_tokens;
   /**
-   * Threads that compute (the number of fast cores).
+   * Compute threads (the number of fast cores).
    */
   uint32_t threads;
   /**
-   * Answers computed at the same time (4).
+   * Maximum number of answers computed at the same time (4).
    */
   uint32_t parallel;
   /**
@@ -344,29 +370,81 @@ typedef struct KvikOptions {
    */
   const char *disk_dir;
   /**
-   * Its size in bytes at most, and never more than a tenth of the free space (2 GiB).
+   * Maximum bytes in that directory, never more than a tenth of the free space (2 GiB).
    */
   uint64_t disk_bytes_max;
   /**
-   * Directory in which conversations outlive the process (none).
+   * Directory where conversations are stored, which must not be a cache directory (none).
    */
   const char *conversations_dir;
   /**
-   * The share of time in which to compute, at most 1 (1): rests keep a device cool, and answers are the same.
+   * Fraction of time in which to compute, at most 1 (1): pauses keep a device cool, and answers do not change.
    */
   float time_share;
 } KvikOptions;
 
 /**
- * The engine after its last step. Where there is no disk its numbers are 0.
+ * A setting of the sampler, and its source.
+ */
+typedef struct KvikSetting {
+  /**
+   * The value in force.
+   */
+  double value;
+  /**
+   * `file` (the model's files recommend it), `family NAME` (the makers of its family do), or `kvik` (nobody does).
+   */
+  char source[32];
+} KvikSetting;
+
+/**
+ * The sampling of answers whose options set none.
+ */
+typedef struct KvikSampling {
+  /**
+   * Sampling temperature; 0 takes the likeliest token.
+   */
+  struct KvikSetting temperature;
+  /**
+   * Number of the likeliest tokens that are kept; 0 keeps all.
+   */
+  struct KvikSetting top_k;
+  /**
+   * Probability that the kept tokens have together.
+   */
+  struct KvikSetting top_p;
+  /**
+   * Share of the likeliest token's probability that kept tokens have.
+   */
+  struct KvikSetting min_p;
+  /**
+   * Divides the logits of tokens that occurred; 1 is off.
+   */
+  struct KvikSetting repetition_penalty;
+  /**
+   * Subtracted once from the logits of generated tokens; 0 is off.
+   */
+  struct KvikSetting presence_penalty;
+  /**
+   * Subtracted per occurrence from the logits of generated tokens; 0 is off.
+   */
+  struct KvikSetting frequency_penalty;
+  /**
+   * Number of tokens that penalties look back on: -1 for all, 0 for no penalties.
+   */
+  struct KvikSetting penalty_last_n;
+} KvikSampling;
+
+/**
+ * Statistics of the engine after its last step. Without a disk, its numbers are 0.
  */
 typedef struct KvikStats {
   /**
-   * Answers being computed.
+   * Number of answers being computed.
    */
   uint64_t running;
   /**
-   * Answers that wait.
+   * Number of waiting answers.
    */
   uint64_t waiting;
   /**
@@ -374,11 +452,11 @@ typedef struct KvikStats {
    */
   uint64_t kv_bytes;
   /**
-   * Of these, bytes that hold cached prefixes.
+   * Bytes that hold cached prefixes.
    */
   uint64_t kv_cached_bytes;
   /**
-   * Of these, bytes that hold nothing.
+   * Free bytes.
    */
   uint64_t kv_free_bytes;
   /**
@@ -386,7 +464,7 @@ typedef struct KvikStats {
    */
   uint64_t prompt_tokens;
   /**
-   * Of these, tokens that came from the cache.
+   * Prompt tokens that came from the cache.
    */
   uint64_t cached_tokens;
   /**
@@ -394,11 +472,11 @@ typedef struct KvikStats {
    */
   uint64_t generated_tokens;
   /**
-   * Blocks on disk.
+   * Number of blocks on disk.
    */
   uint64_t disk_blocks;
   /**
-   * Computed blocks that are still to be written.
+   * Number of computed blocks that are still to be written.
    */
   uint64_t unwritten_blocks;
 } KvikStats;
@@ -408,11 +486,11 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Continues a text. Names of control tokens in it stand for these tokens: texts of users belong into messages.
+ * Continues a text. Names of control tokens in it are parsed as these tokens, so users' texts belong in messages.
  *
  * # Safety
- * `model` is an open handle, `prompt` a text, `options` null or options with texts to stop at, `report` null or a place
- * for a report; `on_piece` is null or may be called with `context` on this thread.
+ * `model` is an open handle, `prompt` a text, `options` null or valid options, `report` null or writable; `on_piece` is
+ * null or may be called with `context` on this thread.
  */
 enum KvikStatus kvik_generate(const struct KvikModel *model,
                               const char *prompt,
@@ -422,10 +500,10 @@ enum KvikStatus kvik_generate(const struct KvikModel *model,
                               struct KvikReport *report);
 
 /**
- * Answers `count` messages, in the form of the model's chat template. Nothing in them is taken for a control token.
+ * Answers `count` messages, rendered by the model's chat template. Nothing in them is parsed as a control token.
  *
  * # Safety
- * `messages` are `count` messages with texts; otherwise as `kvik_generate`.
+ * `messages` are `count` valid messages; otherwise as `kvik_generate`.
  */
 enum KvikStatus kvik_chat(const struct KvikModel *model,
                           const struct KvikMessage *messages,
@@ -436,11 +514,11 @@ enum KvikStatus kvik_chat(const struct KvikModel *model,
                           struct KvikReport *report);
 
 /**
- * Says something in a conversation, a name or an id, and answers it. It begins with its first answer. Question and answer
- * are written down together; those of an answer that is cancelled are not.
+ * Sends messages in a conversation, by its name or id, and answers them; its first answer creates it. Question and answer
+ * are stored together; a cancelled answer stores nothing.
  *
  * # Safety
- * `conversation` is a text, `messages` are `count` messages with texts; otherwise as `kvik_generate`.
+ * `conversation` is a text, `messages` are `count` valid messages; otherwise as `kvik_generate`.
  */
 enum KvikStatus kvik_say(const struct KvikModel *model,
                          const char *conversation,
@@ -452,11 +530,11 @@ enum KvikStatus kvik_say(const struct KvikModel *model,
                          struct KvikReport *report);
 
 /**
- * All conversations, those that were changed last first: a JSON array of `{"id", "name", "created_s", "updated_s",
- * "messages"}`. `needed` learns how many bytes that takes; where `room` is less, `KVIK_STATUS_TOO_SMALL`.
+ * Writes all conversations, the most recently changed first: a JSON array of `{"id", "name", "created_s", "updated_s",
+ * "messages"}`, and to `needed` its size in bytes. If `room` is smaller, the status is `KVIK_STATUS_TOO_SMALL`.
  *
  * # Safety
- * `model` is an open handle, `json` null or a place for `room` bytes, `needed` null or a place.
+ * `model` is an open handle, `json` null or a buffer of `room` bytes, `needed` null or writable.
  */
 enum KvikStatus kvik_conversations(const struct KvikModel *model,
                                    char *json,
@@ -464,8 +542,8 @@ enum KvikStatus kvik_conversations(const struct KvikModel *model,
                                    size_t *needed);
 
 /**
- * What was said in a conversation: a JSON array of `{"role", "content", "tool_calls", "tool_call_id"}`, the last two where
- * there are any.
+ * Writes the messages of a conversation: a JSON array of `{"role", "content", "tool_calls", "tool_call_id"}`, the last two
+ * if there are any.
  *
  * # Safety
  * `conversation` is a text; otherwise as `kvik_conversations`.
@@ -477,7 +555,7 @@ enum KvikStatus kvik_conversation_messages(const struct KvikModel *model,
                                            size_t *needed);
 
 /**
- * The newest summary of a conversation; an empty text where there is none.
+ * Writes the newest summary of a conversation; an empty text if there is none.
  *
  * # Safety
  * As `kvik_conversation_messages`.
@@ -489,7 +567,7 @@ enum KvikStatus kvik_conversation_summary(const struct KvikModel *model,
                                           size_t *needed);
 
 /**
- * From now on the newest summary of a conversation says this, which its next turn is told.
+ * Replaces the text of a conversation's newest summary; its next turn reads the new text.
  *
  * # Safety
  * `model` is an open handle, the others are texts.
@@ -499,7 +577,7 @@ enum KvikStatus kvik_conversation_correct(const struct KvikModel *model,
                                           const char *summary);
 
 /**
- * Takes back the messages of a conversation from this index on, and what is remembered of them.
+ * Removes the messages of a conversation from the index `from` on, and the summaries that cover any of them.
  *
  * # Safety
  * `model` is an open handle, `conversation` a text.
@@ -509,7 +587,7 @@ enum KvikStatus kvik_conversation_take_back(const struct KvikModel *model,
                                             size_t from);
 
 /**
- * Gives a conversation another name.
+ * Renames a conversation.
  *
  * # Safety
  * `model` is an open handle, the others are texts.
@@ -519,7 +597,7 @@ enum KvikStatus kvik_conversation_rename(const struct KvikModel *model,
                                          const char *name);
 
 /**
- * Deletes a conversation, and all that is remembered of it.
+ * Deletes a conversation and its summaries.
  *
  * # Safety
  * `model` is an open handle, `conversation` a text.
@@ -527,11 +605,11 @@ enum KvikStatus kvik_conversation_rename(const struct KvikModel *model,
 enum KvikStatus kvik_conversation_delete(const struct KvikModel *model, const char *conversation);
 
 /**
- * Computes messages with which chats begin, as far as they are not known, and keeps them under a name until they are
- * forgotten: in RAM, and on disk, where another process finds them. What the name stood for before is let go.
+ * Computes the common first messages of future chats, unless they are cached, and pins them under a name until they are
+ * forgotten: in RAM, and on disk, where another process finds them. The previous prompt of the name is unpinned.
  *
  * # Safety
- * `model` is an open handle, `id` a text, `messages` are `count` messages with texts, `kept` is null or a place.
+ * `model` is an open handle, `id` a text, `messages` are `count` valid messages, `kept` is null or writable.
  */
 enum KvikStatus kvik_keep_prompt(const struct KvikModel *model,
                                  const char *id,
@@ -540,7 +618,7 @@ enum KvikStatus kvik_keep_prompt(const struct KvikModel *model,
                                  struct KvikKept *kept);
 
 /**
- * Whether these messages are what is kept under a name, and how much of them need not be computed.
+ * Compares messages with those that are pinned under a name, and reports how much of them is cached.
  *
  * # Safety
  * As `kvik_keep_prompt`.
@@ -552,37 +630,37 @@ enum KvikStatus kvik_is_kept(const struct KvikModel *model,
                              struct KvikKept *kept);
 
 /**
- * Lets go what is kept under a name, in RAM and on disk. `was_known` learns whether there was such a name.
+ * Unpins the prompt of a name, in RAM and on disk, and writes to `was_known` whether the name existed.
  *
  * # Safety
- * `model` is an open handle, `id` a text, `was_known` null or a place.
+ * `model` is an open handle, `id` a text, `was_known` null or writable.
  */
 enum KvikStatus kvik_forget_prompt(const struct KvikModel *model, const char *id, bool *was_known);
 
 /**
- * Tokens of a text.
+ * Number of tokens of a text.
  *
  * # Safety
- * `model` is an open handle, `prompt` a text, `tokens` null or a place.
+ * `model` is an open handle, `prompt` a text, `tokens` null or writable.
  */
 enum KvikStatus kvik_count_tokens(const struct KvikModel *model, const char *prompt, uint64_t *tokens);
 
 /**
- * What a text would find in the cache now, and why not more. Computes and changes nothing.
+ * Reports what a text would find in the cache now, and why not more. Computes and changes nothing.
  *
  * # Safety
- * `model` is an open handle, `prompt` a text, `explanation` null or a place.
+ * `model` is an open handle, `prompt` a text, `explanation` null or writable.
  */
 enum KvikStatus kvik_explain(const struct KvikModel *model,
                              const char *prompt,
                              struct KvikExplanation *explanation);
 
 /**
- * What a text means to the model: `dimensions` numbers at `vector`, of length 1. If there is room for fewer, only
- * `dimensions` is written, and the status is `KVIK_STATUS_TOO_SMALL`.
+ * Writes the embedding of a text to `vector`: `dimensions` numbers, of length 1. If `room` is smaller, only `dimensions`
+ * is written, and the status is `KVIK_STATUS_TOO_SMALL`.
  *
  * # Safety
- * `model` is an open handle, `input` a text, `vector` a place for `room` numbers, `dimensions` null or a place.
+ * `model` is an open handle, `input` a text, `vector` has room for `room` numbers, `dimensions` is null or writable.
  */
 enum KvikStatus kvik_embed(const struct KvikModel *model,
                            const char *input,
@@ -591,14 +669,12 @@ enum KvikStatus kvik_embed(const struct KvikModel *model,
                            size_t *dimensions);
 
 /**
- * Opens a GGUF file, or a directory as Hugging Face lays it out.
+ * Opens a GGUF file, or a directory in Hugging Face's layout.
  *
  * # Safety
- * `path` and the directories of `options` are texts, `options` is null or options, `model` a place for a handle.
+ * `path` and the directories of `options` are texts, `options` is null or valid options, `model` is writable.
  */
-enum KvikStatus kvik_open_file(const char *path,
-                               const struct KvikOptions *options,
-                               struct KvikModel **model);
+enum KvikStatus kvik_open_file(const char *path, const struct KvikOptions *options, struct KvikModel **model);
 
 /**
  * Opens a GGUF file in memory, which is copied.
@@ -613,7 +689,8 @@ enum KvikStatus kvik_open_bytes(const uint8_t *bytes,
 
 /**
  * Opens a GGUF file inside an open file, which is mapped: `descriptor`, `offset` and `bytes` as a phone's asset manager
- * gives them; 0 bytes are those up to the end. The descriptor stays the caller's, who may close it after the call.
+ * provides them; with 0 bytes the part extends to the end of the file. The caller keeps the descriptor and may close it
+ * after the call.
  *
  * # Safety
  * As `kvik_open_file`, and `descriptor` is an open file.
@@ -625,8 +702,8 @@ enum KvikStatus kvik_open_part(int descriptor,
                                struct KvikModel **model);
 
 /**
- * Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Null is no model,
- * and closing it does nothing.
+ * Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Closing null
+ * does nothing.
  *
  * # Safety
  * `model` is null or a handle that was opened, not closed, and is used by no other thread.
@@ -634,298 +711,46 @@ enum KvikStatus kvik_open_part(int descriptor,
 enum KvikStatus kvik_close(struct KvikModel *model);
 
 /**
- * Why the last call on this thread that failed did, in words; empty where none did. Never null, and valid until another
+ * Writes the sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults.
+ *
+ * # Safety
+ * `model` is an open handle, `sampling` writable.
+ */
+enum KvikStatus kvik_sampling(const struct KvikModel *model,
+                              struct KvikSampling *sampling);
+
+/**
+ * Reason of the last failure on this thread, as a text; empty if no call has failed. Never null, and valid until another
  * call on this thread fails.
  */
 const char *kvik_last_error(void);
 
 /**
- * Gives memory back to the system, as much as `level`, one of `KvikMemoryPressure`, says: computed blocks first go to the
- * disk, for which they have 50 ms. `evicted_bytes` learns how many bytes of cached prefixes were evicted.
+ * Releases memory to the system, as much as `level`, one of `KvikMemoryPressure`, requests: computed blocks first get
+ * 50 ms to reach the disk. Writes to `evicted_bytes` how many bytes of cached prefixes were evicted.
  *
  * # Safety
- * `model` is an open handle, `evicted_bytes` null or a place.
+ * `model` is an open handle, `evicted_bytes` null or writable.
  */
 enum KvikStatus kvik_on_memory_pressure(const struct KvikModel *model,
                                         uint32_t level,
                                         uint64_t *evicted_bytes);
 
 /**
- * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
- * computed is on disk. `unwritten_blocks` learns what is not.
+ * Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
+ * 100 ms and the running step. Writes to `unwritten_blocks` how many are not.
  *
  * # Safety
- * `model` is an open handle, `unwritten_blocks` null or a place.
+ * `model` is an open handle, `unwritten_blocks` null or writable.
  */
 enum KvikStatus kvik_on_background(const struct KvikModel *model,
                                    uint64_t *unwritten_blocks);
 
 /**
- * The engine's numbers after its last step.
+ * Writes the statistics of the engine after its last step.
  *
  * # Safety
- * `model` is an open handle, `stats` null or a place.
- */
-enum KvikStatus kvik_stats(const struct KvikModel *model, struct KvikStats *stats);
-
-/**
- * Why the last call on this thread that failed did, in words; empty where none did. Never null, and valid until another
- * call on this thread fails.
- */
-const char *kvik_last_error(void);
-
-/**
- * Opens a GGUF file, or a directory as Hugging Face lays it out.
- *
- * # Safety
- * `path` and the directories of `options` are texts, `options` is null or options, `model` a place for a handle.
- */
-enum KvikStatus kvik_open_file(const char *path,
-                               const struct KvikOptions *options,
-                               struct KvikModel **model);
-
-/**
- * Opens a GGUF file in memory, which is copied.
- *
- * # Safety
- * `bytes` are `count` bytes; otherwise as `kvik_open_file`.
- */
-enum KvikStatus kvik_open_bytes(const uint8_t *bytes,
-                                size_t count,
-                                const struct KvikOptions *options,
-                                struct KvikModel **model);
-
-/**
- * Opens a GGUF file inside an open file, which is mapped: `descriptor`, `offset` and `bytes` as a phone's asset manager
- * gives them; 0 bytes are those up to the end. The descriptor stays the caller's, who may close it after the call.
- *
- * # Safety
- * As `kvik_open_file`, and `descriptor` is an open file.
- */
-enum KvikStatus kvik_open_part(int descriptor,
-                               uint64_t offset,
-                               uint64_t bytes,
-                               const struct KvikOptions *options,
-                               struct KvikModel **model);
-
-/**
- * Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Null is no model,
- * and closing it does nothing.
- *
- * # Safety
- * `model` is null or a handle that was opened, not closed, and is used by no other thread.
- */
-enum KvikStatus kvik_close(struct KvikModel *model);
-
-/**
- * Continues a text. Names of control tokens in it stand for these tokens: texts of users belong into messages.
- *
- * # Safety
- * `model` is an open handle, `prompt` a text, `options` null or options with texts to stop at, `report` null or a place
- * for a report; `on_piece` is null or may be called with `context` on this thread.
- */
-enum KvikStatus kvik_generate(const struct KvikModel *model,
-                              const char *prompt,
-                              const struct KvikAnswerOptions *options,
-                              KvikPieceCallback on_piece,
-                              void *context,
-                              struct KvikReport *report);
-
-/**
- * Answers `count` messages, in the form of the model's chat template. Nothing in them is taken for a control token.
- *
- * # Safety
- * `messages` are `count` messages with texts; otherwise as `kvik_generate`.
- */
-enum KvikStatus kvik_chat(const struct KvikModel *model,
-                          const struct KvikMessage *messages,
-                          size_t count,
-                          const struct KvikAnswerOptions *options,
-                          KvikPieceCallback on_piece,
-                          void *context,
-                          struct KvikReport *report);
-
-/**
- * Says something in a conversation, a name or an id, and answers it. It begins with its first answer. Question and answer
- * are written down together; those of an answer that is cancelled are not.
- *
- * # Safety
- * `conversation` is a text, `messages` are `count` messages with texts; otherwise as `kvik_generate`.
- */
-enum KvikStatus kvik_say(const struct KvikModel *model,
-                         const char *conversation,
-                         const struct KvikMessage *messages,
-                         size_t count,
-                         const struct KvikAnswerOptions *options,
-                         KvikPieceCallback on_piece,
-                         void *context,
-                         struct KvikReport *report);
-
-/**
- * All conversations, those that were changed last first: a JSON array of `{"id", "name", "created_s", "updated_s",
- * "messages"}`. `needed` learns how many bytes that takes; where `room` is less, `KVIK_STATUS_TOO_SMALL`.
- *
- * # Safety
- * `model` is an open handle, `json` null or a place for `room` bytes, `needed` null or a place.
- */
-enum KvikStatus kvik_conversations(const struct KvikModel *model,
-                                   char *json,
-                                   size_t room,
-                                   size_t *needed);
-
-/**
- * What was said in a conversation: a JSON array of `{"role", "content", "tool_calls", "tool_call_id"}`, the last two where
- * there are any.
- *
- * # Safety
- * `conversation` is a text; otherwise as `kvik_conversations`.
- */
-enum KvikStatus kvik_conversation_messages(const struct KvikModel *model,
-                                           const char *conversation,
-                                           char *json,
-                                           size_t room,
-                                           size_t *needed);
-
-/**
- * The newest summary of a conversation; an empty text where there is none.
- *
- * # Safety
- * As `kvik_conversation_messages`.
- */
-enum KvikStatus kvik_conversation_summary(const struct KvikModel *model,
-                                          const char *conversation,
-                                          char *summary,
-                                          size_t room,
-                                          size_t *needed);
-
-/**
- * From now on the newest summary of a conversation says this, which its next turn is told.
- *
- * # Safety
- * `model` is an open handle, the others are texts.
- */
-enum KvikStatus kvik_conversation_correct(const struct KvikModel *model,
-                                          const char *conversation,
-                                          const char *summary);
-
-/**
- * Takes back the messages of a conversation from this index on, and what is remembered of them.
- *
- * # Safety
- * `model` is an open handle, `conversation` a text.
- */
-enum KvikStatus kvik_conversation_take_back(const struct KvikModel *model,
-                                            const char *conversation,
-                                            size_t from);
-
-/**
- * Gives a conversation another name.
- *
- * # Safety
- * `model` is an open handle, the others are texts.
- */
-enum KvikStatus kvik_conversation_rename(const struct KvikModel *model,
-                                         const char *conversation,
-                                         const char *name);
-
-/**
- * Deletes a conversation, and all that is remembered of it.
- *
- * # Safety
- * `model` is an open handle, `conversation` a text.
- */
-enum KvikStatus kvik_conversation_delete(const struct KvikModel *model, const char *conversation);
-
-/**
- * Computes messages with which chats begin, as far as they are not known, and keeps them under a name until they are
- * forgotten: in RAM, and on disk, where another process finds them. What the name stood for before is let go.
- *
- * # Safety
- * `model` is an open handle, `id` a text, `messages` are `count` messages with texts, `kept` is null or a place.
- */
-enum KvikStatus kvik_keep_prompt(const struct KvikModel *model,
-                                 const char *id,
-                                 const struct KvikMessage *messages,
-                                 size_t count,
-                                 struct KvikKept *kept);
-
-/**
- * Whether these messages are what is kept under a name, and how much of them need not be computed.
- *
- * # Safety
- * As `kvik_keep_prompt`.
- */
-enum KvikStatus kvik_is_kept(const struct KvikModel *model,
-                             const char *id,
-                             const struct KvikMessage *messages,
-                             size_t count,
-                             struct KvikKept *kept);
-
-/**
- * Lets go what is kept under a name, in RAM and on disk. `was_known` learns whether there was such a name.
- *
- * # Safety
- * `model` is an open handle, `id` a text, `was_known` null or a place.
- */
-enum KvikStatus kvik_forget_prompt(const struct KvikModel *model, const char *id, bool *was_known);
-
-/**
- * Tokens of a text.
- *
- * # Safety
- * `model` is an open handle, `prompt` a text, `tokens` null or a place.
- */
-enum KvikStatus kvik_count_tokens(const struct KvikModel *model, const char *prompt, uint64_t *tokens);
-
-/**
- * What a text would find in the cache now, and why not more. Computes and changes nothing.
- *
- * # Safety
- * `model` is an open handle, `prompt` a text, `explanation` null or a place.
- */
-enum KvikStatus kvik_explain(const struct KvikModel *model,
-                             const char *prompt,
-                             struct KvikExplanation *explanation);
-
-/**
- * What a text means to the model: `dimensions` numbers at `vector`, of length 1. If there is room for fewer, only
- * `dimensions` is written, and the status is `KVIK_STATUS_TOO_SMALL`.
- *
- * # Safety
- * `model` is an open handle, `input` a text, `vector` a place for `room` numbers, `dimensions` null or a place.
- */
-enum KvikStatus kvik_embed(const struct KvikModel *model,
-                           const char *input,
-                           float *vector,
-                           size_t room,
-                           size_t *dimensions);
-
-/**
- * Gives memory back to the system, as much as `level`, one of `KvikMemoryPressure`, says: computed blocks first go to the
- * disk, for which they have 50 ms. `evicted_bytes` learns how many bytes of cached prefixes were evicted.
- *
- * # Safety
- * `model` is an open handle, `evicted_bytes` null or a place.
- */
-enum KvikStatus kvik_on_memory_pressure(const struct KvikModel *model,
-                                        uint32_t level,
-                                        uint64_t *evicted_bytes);
-
-/**
- * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
- * computed is on disk. `unwritten_blocks` learns what is not.
- *
- * # Safety
- * `model` is an open handle, `unwritten_blocks` null or a place.
- */
-enum KvikStatus kvik_on_background(const struct KvikModel *model,
-                                   uint64_t *unwritten_blocks);
-
-/**
- * The engine's numbers after its last step.
- *
- * # Safety
- * `model` is an open handle, `stats` null or a place.
+ * `model` is an open handle, `stats` null or writable.
  */
 enum KvikStatus kvik_stats(const struct KvikModel *model, struct KvikStats *stats);
 

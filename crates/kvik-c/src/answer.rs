@@ -1,62 +1,70 @@
-//! Answers: texts and chats, their pieces while they are made, and what they took.
+//! Answers: texts and chats, their pieces while they are generated, and their reports.
 
 use std::ffi::{c_char, c_void};
 
 use kvik_library::{
-    Answer, AnswerOptions, Constraint, Finish, Message, Piece, Report, Role, Sampling, ToolCall, ToolChoice,
-    tool_choice_from_name, tools_from_json,
+    Answer, AnswerOptions, Constraint, Finish, Message, Piece, Report, Role, SamplingOptions, ToolCall,
+    ToolChoice, tool_choice_from_name, tools_from_json,
 };
 use serde_json::json;
 
 use crate::model::KvikModel;
+use crate::sampling::KVIK_KEEP_ALL;
 use crate::status::{Failure, KvikStatus, call};
-use crate::text::{list, optional, put, reference, text};
+use crate::text::{list, optional, put, reference, text, word};
 
-/// What an answer is asked for with. All zeros are the likeliest tokens up to the end of the context, and so is null.
+/// Options of an answer. A field that is 0 or null has its default, and a null pointer has all defaults: the sampling that
+/// the model's makers recommend, up to the end of the context.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KvikAnswerOptions {
-    /// Tokens of the answer at most; 0 is the rest of the context.
+    /// Maximum tokens of the answer; 0 is the rest of the context.
     pub max_tokens: u64,
-    /// Tokens that it has before the model may end it.
+    /// Minimum tokens of the answer: before them the model cannot end it.
     pub min_tokens: u64,
-    /// How far from the likeliest tokens it may go; 0 takes these.
+    /// Sampling temperature; 0 is the model's (`kvik_sampling`), `KVIK_GREEDY` takes the likeliest token at each position.
     pub temperature: f32,
-    /// Keeps the smallest set of tokens whose probability reaches this; 0 keeps all.
+    /// Keeps the smallest set of tokens whose probability reaches this; 0 is the model's, 1 keeps all.
     pub top_p: f32,
-    /// Keeps so many of the likeliest tokens; 0 keeps all.
+    /// Keeps this many of the likeliest tokens; 0 is the model's, `KVIK_KEEP_ALL` keeps all.
     pub top_k: u32,
-    /// The same seed gives the same text.
+    /// Drops tokens below this share of the likeliest one's probability; 0 is the model's, a negative number drops none.
+    pub min_p: f32,
+    /// Divides the logits of tokens that occurred; 0 is the model's, 1 is off.
+    pub repetition_penalty: f32,
+    /// Seed of the sampler: the same seed gives the same text; 0 is a random one.
     pub seed: u64,
-    /// `stop_count` texts before the first of which the answer ends.
+    /// `stop_count` texts; the answer ends before the first of these.
     pub stop: *const *const c_char,
-    /// See `stop`.
+    /// Number of texts in `stop`.
     pub stop_count: usize,
-    /// Tools that a chat may call, as OpenAI writes them: a JSON array; null are none.
+    /// Tools that a chat may call, in OpenAI's format: a JSON array; null is none.
     pub tools: *const c_char,
     /// `none`, `auto`, `required`, or the name of a tool; null is `auto`.
     pub tool_choice: *const c_char,
-    /// A JSON schema that the answer satisfies, or null. One of this and the next two at most.
+    /// A JSON schema that the answer satisfies, or null. At most one of this and the next two is set.
     pub json_schema: *const c_char,
-    /// A regular expression that it matches, or null.
+    /// A regular expression that the answer matches, or null.
     pub regex: *const c_char,
-    /// A Lark grammar (of llguidance) that accepts it, or null.
+    /// A Lark grammar (of llguidance) that accepts the answer, or null.
     pub grammar: *const c_char,
-    /// By what a long prompt is read in part, as `keydiff:0.5` (docs/retention.md); null reads all of it.
+    /// The retention policy of a long prompt, as `keydiff:0.5` (docs/retention.md); null reads the whole prompt.
     pub retention: *const c_char,
+    /// Ends an answer that only repeats itself, as small models do.
+    pub stop_loops: bool,
 }
 
-/// Who says a message.
+/// Role of a message.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvikRole {
-    /// The program, to the model.
+    /// Instructions of the program to the model.
     System = 0,
-    /// The user.
+    /// Input of the user.
     User = 1,
-    /// The model.
+    /// Output of the model.
     Assistant = 2,
-    /// A tool that the model called.
+    /// Result of a tool call.
     Tool = 3,
 }
 
@@ -66,28 +74,28 @@ pub enum KvikRole {
 pub struct KvikMessage {
     /// One of `KvikRole`.
     pub role: u32,
-    /// What is said.
+    /// Text of the message.
     pub content: *const c_char,
-    /// Calls of the model, a JSON array of what `KVIK_PIECE_KIND_CALL` pieces are; null are none.
+    /// Tool calls of the model, a JSON array of the objects of `KVIK_PIECE_KIND_CALL`; null is none.
     pub tool_calls: *const c_char,
-    /// The call that a tool answers, or null.
+    /// Id of the call that a tool's result answers, or null.
     pub tool_call_id: *const c_char,
 }
 
-/// What a piece of an answer is.
+/// Kind of a piece of an answer.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvikPieceKind {
     /// More of the answer.
     Text = 0,
-    /// More of what the model thinks before it answers.
+    /// More of the model's reasoning before the answer.
     Reasoning = 1,
-    /// A whole call of a tool: `{"id": "...", "name": "...", "arguments": "..."}`, where the arguments are JSON in a text.
+    /// A complete tool call: `{"id": "...", "name": "...", "arguments": "..."}`; the arguments are a text that holds JSON.
     Call = 2,
 }
 
-/// Takes a piece of an answer: `bytes` bytes of whole characters in UTF-8, and a nul behind them; they are gone when it
-/// returns. It is called on the thread that asked. False cancels the answer.
+/// Receives a piece of an answer: `bytes` bytes of whole characters in UTF-8, and a nul behind them, which are valid until
+/// it returns. It is called on the thread that asked. Returning false cancels the answer.
 pub type KvikPieceCallback = Option<
     unsafe extern "C" fn(
         kind: KvikPieceKind,
@@ -97,49 +105,51 @@ pub type KvikPieceCallback = Option<
     ) -> bool,
 >;
 
-/// Why an answer ended.
+/// Reason why an answer ended.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvikFinish {
     /// The model ended it.
     End = 0,
-    /// One of the texts to stop at came next.
+    /// The next text would have been a stop text.
     Stop = 1,
-    /// It has as many tokens as it may have.
+    /// The maximum number of tokens is reached.
     Length = 2,
-    /// It was cancelled.
+    /// The answer was cancelled.
     Cancelled = 3,
+    /// The answer repeated itself, and `stop_loops` is set.
+    Loop = 4,
 }
 
-/// What an answer took.
+/// Cost of an answer.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KvikReport {
-    /// Why it ended.
+    /// Reason for its end.
     pub finish: KvikFinish,
     /// Tokens of the prompt.
     pub prompt_tokens: u64,
-    /// Of these, tokens that came from the cache.
+    /// Prompt tokens that came from the cache, including those from disk.
     pub cached_tokens: u64,
-    /// Of these, tokens that came from disk.
+    /// Cached tokens that came from disk.
     pub disk_tokens: u64,
     /// Tokens of the answer.
     pub generated_tokens: u64,
-    /// Why no more of the prompt came from the cache, as `first_seen`; empty where that is not known.
+    /// Why no more of the prompt came from the cache, as `first_seen`; empty if that is unknown.
     pub reason: [c_char; 32],
     /// Seconds in the queue.
     pub queued_s: f64,
-    /// Seconds from there to the first token.
+    /// Seconds from admission to the first token.
     pub prefill_s: f64,
     /// Seconds from the first token to the last.
     pub decode_s: f64,
 }
 
-/// Continues a text. Names of control tokens in it stand for these tokens: texts of users belong into messages.
+/// Continues a text. Names of control tokens in it are parsed as these tokens, so users' texts belong in messages.
 ///
 /// # Safety
-/// `model` is an open handle, `prompt` a text, `options` null or options with texts to stop at, `report` null or a place
-/// for a report; `on_piece` is null or may be called with `context` on this thread.
+/// `model` is an open handle, `prompt` a text, `options` null or valid options, `report` null or writable; `on_piece` is
+/// null or may be called with `context` on this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_generate(
     model: *const KvikModel,
@@ -159,10 +169,10 @@ pub unsafe extern "C" fn kvik_generate(
     })
 }
 
-/// Answers `count` messages, in the form of the model's chat template. Nothing in them is taken for a control token.
+/// Answers `count` messages, rendered by the model's chat template. Nothing in them is parsed as a control token.
 ///
 /// # Safety
-/// `messages` are `count` messages with texts; otherwise as `kvik_generate`.
+/// `messages` are `count` valid messages; otherwise as `kvik_generate`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_chat(
     model: *const KvikModel,
@@ -220,29 +230,44 @@ pub(crate) unsafe fn read_messages(
 /// `options` is null, or options with `stop_count` texts.
 pub(crate) unsafe fn answer_options(options: *const KvikAnswerOptions) -> Result<AnswerOptions, Failure> {
     // SAFETY: the caller promises it.
-    let Some(options) = (unsafe { options.as_ref() }) else { return Ok(AnswerOptions::GREEDY) };
-    if !(options.temperature >= 0.0 && options.top_p >= 0.0) {
-        return Err(Failure::argument("temperature, top_p", "must not be negative"));
-    }
+    let Some(options) = (unsafe { options.as_ref() }) else { return Ok(AnswerOptions::RECOMMENDED) };
+    let sampling = sampling_options(options)?;
     // SAFETY: the caller promises it.
     let stop = unsafe { list(options.stop, options.stop_count, "stop")? };
     // SAFETY: the caller promises it.
     let stop = stop.iter().map(|&at| Ok(unsafe { text(at, "stop")? }.to_owned()));
-    let sampling = Sampling {
-        temperature: options.temperature,
-        top_p: if options.top_p == 0.0 { 1.0 } else { options.top_p },
-        top_k: options.top_k as usize,
-        seed: options.seed,
-        min_tokens: usize::try_from(options.min_tokens).unwrap_or(usize::MAX),
-        ..Sampling::GREEDY
-    };
+    let stop = stop.collect::<Result<_, Failure>>()?;
     let max_tokens = usize::try_from(options.max_tokens).ok().filter(|&tokens| tokens > 0);
+    let min_tokens = usize::try_from(options.min_tokens).unwrap_or(usize::MAX);
+    let seed = (options.seed != 0).then_some(options.seed);
     // SAFETY: the caller promises it.
     let form = unsafe { answer_form(options)? };
-    Ok(AnswerOptions { max_tokens, stop: stop.collect::<Result<_, Failure>>()?, sampling, ..form })
+    let stop_loops = options.stop_loops;
+    Ok(AnswerOptions { max_tokens, min_tokens, stop, stop_loops, sampling, seed, ..form })
 }
 
-/// What of the options holds an answer to a form.
+/// The settings that the options of an answer set.
+fn sampling_options(options: &KvikAnswerOptions) -> Result<SamplingOptions, Failure> {
+    let KvikAnswerOptions { temperature, top_p, top_k, min_p, repetition_penalty, .. } = *options;
+    if [temperature, top_p, min_p, repetition_penalty].iter().any(|number| number.is_nan()) {
+        return Err(Failure::argument("temperature, top_p, min_p, repetition_penalty", "must be numbers"));
+    }
+    if top_p < 0.0 || repetition_penalty < 0.0 {
+        return Err(Failure::argument("top_p, repetition_penalty", "must not be negative"));
+    }
+    let set = |number: f32| (number != 0.0).then_some(number);
+    let usual = if temperature < 0.0 { SamplingOptions::GREEDY } else { SamplingOptions::NONE };
+    Ok(SamplingOptions {
+        temperature: set(temperature.max(0.0)).or(usual.temperature),
+        top_p: set(top_p),
+        top_k: (top_k != 0).then_some(if top_k == KVIK_KEEP_ALL { 0 } else { top_k as usize }),
+        min_p: set(min_p).map(|share| share.max(0.0)),
+        repetition_penalty: set(repetition_penalty).or(usual.repetition_penalty),
+        ..usual
+    })
+}
+
+/// The options that determine the form of an answer.
 ///
 /// # Safety
 /// The texts of `options` are texts or null.
@@ -269,7 +294,7 @@ unsafe fn answer_form(options: &KvikAnswerOptions) -> Result<AnswerOptions, Fail
         tools: read(options.tools, "tools")?.map_or(Ok(Vec::new()), tools_from_json)?,
         tool_choice: read(options.tool_choice, "tool_choice")?
             .map_or(ToolChoice::Auto, tool_choice_from_name),
-        ..AnswerOptions::GREEDY
+        ..AnswerOptions::RECOMMENDED
     })
 }
 
@@ -285,7 +310,7 @@ fn read_calls(json: &str) -> Result<Vec<ToolCall>, Failure> {
     calls.map_err(|error| Failure::argument("tool_calls", &format!("are no calls: {error}")))
 }
 
-/// Gives the pieces to the callback, until it wants no more, and writes the report.
+/// Passes the pieces to the callback until it returns false, and writes the report.
 ///
 /// # Safety
 /// The callback may be called with its context; `report` is null or a place for a report.
@@ -318,21 +343,13 @@ pub(crate) unsafe fn deliver(
     Ok(())
 }
 
-/// A word in a place of its own, cut where it does not fit, with a nul behind it.
-pub(crate) fn word(text: &str) -> [c_char; 32] {
-    let mut word = [0; 32];
-    for (to, byte) in word[..31].iter_mut().zip(text.bytes()) {
-        *to = byte as c_char;
-    }
-    word
-}
-
 impl From<&Report> for KvikReport {
     fn from(report: &Report) -> KvikReport {
         let finish = match report.finish {
             Finish::Stop => KvikFinish::Stop,
             Finish::Length => KvikFinish::Length,
             Finish::Cancelled => KvikFinish::Cancelled,
+            Finish::Loop => KvikFinish::Loop,
             _ => KvikFinish::End,
         };
         KvikReport {
@@ -345,6 +362,80 @@ impl From<&Report> for KvikReport {
             queued_s: report.queued.as_secs_f64(),
             prefill_s: report.prefill.as_secs_f64(),
             decode_s: report.decode.as_secs_f64(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::KVIK_GREEDY;
+
+    /// Options of which nothing is set.
+    fn zeroed() -> KvikAnswerOptions {
+        KvikAnswerOptions {
+            max_tokens: 0,
+            min_tokens: 0,
+            temperature: 0.0,
+            top_p: 0.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 0.0,
+            seed: 0,
+            stop: std::ptr::null(),
+            stop_count: 0,
+            tools: std::ptr::null(),
+            tool_choice: std::ptr::null(),
+            json_schema: std::ptr::null(),
+            regex: std::ptr::null(),
+            grammar: std::ptr::null(),
+            retention: std::ptr::null(),
+            stop_loops: false,
+        }
+    }
+
+    #[test]
+    fn a_loop_is_ended_where_that_is_set() {
+        for stop_loops in [false, true] {
+            let options = KvikAnswerOptions { stop_loops, ..zeroed() };
+            // SAFETY: the texts are null, and their count is zero.
+            let read = unsafe { answer_options(&options) }.unwrap();
+            assert_eq!(read.stop_loops, stop_loops);
+        }
+    }
+
+    #[test]
+    fn zero_is_the_models_and_the_rest_is_set() {
+        let check = |options: KvikAnswerOptions, expect: SamplingOptions| {
+            assert_eq!(sampling_options(&options).unwrap(), expect, "{options:?}");
+        };
+        let none = SamplingOptions::NONE;
+        check(zeroed(), none);
+        check(KvikAnswerOptions { temperature: KVIK_GREEDY, ..zeroed() }, SamplingOptions::GREEDY);
+        check(
+            KvikAnswerOptions { temperature: 0.5, top_p: 1.0, top_k: KVIK_KEEP_ALL, min_p: -1.0, ..zeroed() },
+            SamplingOptions {
+                temperature: Some(0.5),
+                top_p: Some(1.0),
+                top_k: Some(0),
+                min_p: Some(0.0),
+                ..none
+            },
+        );
+        check(
+            KvikAnswerOptions { temperature: -2.0, repetition_penalty: 1.5, top_k: 7, ..zeroed() },
+            SamplingOptions { repetition_penalty: Some(1.5), top_k: Some(7), ..SamplingOptions::GREEDY },
+        );
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_errors_that_name_the_argument() {
+        for (options, name) in [
+            (KvikAnswerOptions { temperature: f32::NAN, ..zeroed() }, "temperature"),
+            (KvikAnswerOptions { top_p: -0.5, ..zeroed() }, "top_p"),
+            (KvikAnswerOptions { repetition_penalty: -1.0, ..zeroed() }, "repetition_penalty"),
+        ] {
+            assert!(sampling_options(&options).unwrap_err().message.contains(name), "{name}");
         }
     }
 }

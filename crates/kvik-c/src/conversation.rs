@@ -1,4 +1,4 @@
-//! Conversations that are kept under names, and go on beyond the context.
+//! Conversations that are stored under names, with summaries beyond the context.
 
 use std::ffi::{c_char, c_void};
 
@@ -12,11 +12,11 @@ use crate::model::KvikModel;
 use crate::status::{Failure, KvikStatus, call};
 use crate::text::{put, put_text, reference, text};
 
-/// Says something in a conversation, a name or an id, and answers it. It begins with its first answer. Question and answer
-/// are written down together; those of an answer that is cancelled are not.
+/// Sends messages in a conversation, by its name or id, and answers them; its first answer creates it. Question and answer
+/// are stored together; a cancelled answer stores nothing.
 ///
 /// # Safety
-/// `conversation` is a text, `messages` are `count` messages with texts; otherwise as `kvik_generate`.
+/// `conversation` is a text, `messages` are `count` valid messages; otherwise as `kvik_generate`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_say(
     model: *const KvikModel,
@@ -39,11 +39,11 @@ pub unsafe extern "C" fn kvik_say(
     })
 }
 
-/// All conversations, those that were changed last first: a JSON array of `{"id", "name", "created_s", "updated_s",
-/// "messages"}`. `needed` learns how many bytes that takes; where `room` is less, `KVIK_STATUS_TOO_SMALL`.
+/// Writes all conversations, the most recently changed first: a JSON array of `{"id", "name", "created_s", "updated_s",
+/// "messages"}`, and to `needed` its size in bytes. If `room` is smaller, the status is `KVIK_STATUS_TOO_SMALL`.
 ///
 /// # Safety
-/// `model` is an open handle, `json` null or a place for `room` bytes, `needed` null or a place.
+/// `model` is an open handle, `json` null or a buffer of `room` bytes, `needed` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_conversations(
     model: *const KvikModel,
@@ -62,8 +62,8 @@ pub unsafe extern "C" fn kvik_conversations(
     })
 }
 
-/// What was said in a conversation: a JSON array of `{"role", "content", "tool_calls", "tool_call_id"}`, the last two where
-/// there are any.
+/// Writes the messages of a conversation: a JSON array of `{"role", "content", "tool_calls", "tool_call_id"}`, the last two
+/// if there are any.
 ///
 /// # Safety
 /// `conversation` is a text; otherwise as `kvik_conversations`.
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn kvik_conversation_messages(
     })
 }
 
-/// The newest summary of a conversation; an empty text where there is none.
+/// Writes the newest summary of a conversation; an empty text if there is none.
 ///
 /// # Safety
 /// As `kvik_conversation_messages`.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn kvik_conversation_summary(
     })
 }
 
-/// From now on the newest summary of a conversation says this, which its next turn is told.
+/// Replaces the text of a conversation's newest summary; its next turn reads the new text.
 ///
 /// # Safety
 /// `model` is an open handle, the others are texts.
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn kvik_conversation_correct(
     })
 }
 
-/// Takes back the messages of a conversation from this index on, and what is remembered of them.
+/// Removes the messages of a conversation from the index `from` on, and the summaries that cover any of them.
 ///
 /// # Safety
 /// `model` is an open handle, `conversation` a text.
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn kvik_conversation_take_back(
     call(|| Ok(unsafe { at(model, conversation)? }.take_back(from)?))
 }
 
-/// Gives a conversation another name.
+/// Renames a conversation.
 ///
 /// # Safety
 /// `model` is an open handle, the others are texts.
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn kvik_conversation_rename(
     })
 }
 
-/// Deletes a conversation, and all that is remembered of it.
+/// Deletes a conversation and its summaries.
 ///
 /// # Safety
 /// `model` is an open handle, `conversation` a text.
@@ -178,7 +178,7 @@ unsafe fn at(
 }
 
 /// # Safety
-/// `to` is null or a place for `room` bytes, `needed` null or a place.
+/// `to` is null or a buffer of `room` bytes, `needed` null or writable.
 unsafe fn give(text: &str, (to, room): (*mut c_char, usize), needed: *mut usize) -> Result<(), Failure> {
     // SAFETY: the caller promises it.
     let bytes = unsafe { put_text(to, room, text) };

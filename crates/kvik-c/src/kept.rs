@@ -1,51 +1,51 @@
-//! Prompts under names, and what a text costs, would find, and means.
+//! Pinned prompts, the cost of a text, and embeddings.
 
 use std::ffi::c_char;
 
 use kvik_library::{Error, Explanation, KeptState, Model, Prompt};
 
-use crate::answer::{KvikMessage, read_messages, word};
+use crate::answer::{KvikMessage, read_messages};
 use crate::model::KvikModel;
 use crate::status::{Failure, KvikStatus, call};
-use crate::text::{put, reference, text};
+use crate::text::{put, reference, text, word};
 
-/// What is known of a kept prompt.
+/// State of a pinned prompt.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvikKept {
-    /// Whether something is kept under the name.
+    /// True if the name has a prompt.
     pub is_known: bool,
-    /// Whether that is something else.
+    /// True if that is another prompt.
     pub is_changed: bool,
-    /// Whether an answer would compute nothing of it, but for its last token.
+    /// True if an answer would compute only its last token.
     pub is_warm: bool,
-    /// Its tokens.
+    /// Tokens of the prompt.
     pub tokens: u64,
-    /// Of these, tokens in RAM.
+    /// Tokens of it in RAM.
     pub ram_tokens: u64,
-    /// Of these, tokens that would be read from disk.
+    /// Tokens of it that would be read from disk.
     pub disk_tokens: u64,
 }
 
-/// What a text would find in the cache now.
+/// Cached part of a text.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KvikExplanation {
-    /// Its tokens.
+    /// Tokens of the text.
     pub prompt_tokens: u64,
-    /// Of these, tokens that would not be computed.
+    /// Tokens of it that would not be computed.
     pub known_tokens: u64,
-    /// Of these, tokens that would be read from disk.
+    /// Tokens of it that would be read from disk.
     pub disk_tokens: u64,
-    /// Why no more are known, as `diverged`.
+    /// Why no more are cached, as `diverged`.
     pub reason: [c_char; 32],
 }
 
-/// Computes messages with which chats begin, as far as they are not known, and keeps them under a name until they are
-/// forgotten: in RAM, and on disk, where another process finds them. What the name stood for before is let go.
+/// Computes the common first messages of future chats, unless they are cached, and pins them under a name until they are
+/// forgotten: in RAM, and on disk, where another process finds them. The previous prompt of the name is unpinned.
 ///
 /// # Safety
-/// `model` is an open handle, `id` a text, `messages` are `count` messages with texts, `kept` is null or a place.
+/// `model` is an open handle, `id` a text, `messages` are `count` valid messages, `kept` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_keep_prompt(
     model: *const KvikModel,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn kvik_keep_prompt(
     call(|| unsafe { of_messages(model, id, (messages, count), kept, Model::keep_prompt) })
 }
 
-/// Whether these messages are what is kept under a name, and how much of them need not be computed.
+/// Compares messages with those that are pinned under a name, and reports how much of them is cached.
 ///
 /// # Safety
 /// As `kvik_keep_prompt`.
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn kvik_is_kept(
     call(|| unsafe { of_messages(model, id, (messages, count), kept, Model::is_kept) })
 }
 
-/// What a model says of messages under a name.
+/// Calls a function of the model with messages and a name.
 ///
 /// # Safety
 /// As `kvik_keep_prompt`.
@@ -95,10 +95,10 @@ unsafe fn of_messages(
     Ok(())
 }
 
-/// Lets go what is kept under a name, in RAM and on disk. `was_known` learns whether there was such a name.
+/// Unpins the prompt of a name, in RAM and on disk, and writes to `was_known` whether the name existed.
 ///
 /// # Safety
-/// `model` is an open handle, `id` a text, `was_known` null or a place.
+/// `model` is an open handle, `id` a text, `was_known` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_forget_prompt(
     model: *const KvikModel,
@@ -115,10 +115,10 @@ pub unsafe extern "C" fn kvik_forget_prompt(
     })
 }
 
-/// Tokens of a text.
+/// Number of tokens of a text.
 ///
 /// # Safety
-/// `model` is an open handle, `prompt` a text, `tokens` null or a place.
+/// `model` is an open handle, `prompt` a text, `tokens` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_count_tokens(
     model: *const KvikModel,
@@ -135,10 +135,10 @@ pub unsafe extern "C" fn kvik_count_tokens(
     })
 }
 
-/// What a text would find in the cache now, and why not more. Computes and changes nothing.
+/// Reports what a text would find in the cache now, and why not more. Computes and changes nothing.
 ///
 /// # Safety
-/// `model` is an open handle, `prompt` a text, `explanation` null or a place.
+/// `model` is an open handle, `prompt` a text, `explanation` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_explain(
     model: *const KvikModel,
@@ -155,11 +155,11 @@ pub unsafe extern "C" fn kvik_explain(
     })
 }
 
-/// What a text means to the model: `dimensions` numbers at `vector`, of length 1. If there is room for fewer, only
-/// `dimensions` is written, and the status is `KVIK_STATUS_TOO_SMALL`.
+/// Writes the embedding of a text to `vector`: `dimensions` numbers, of length 1. If `room` is smaller, only `dimensions`
+/// is written, and the status is `KVIK_STATUS_TOO_SMALL`.
 ///
 /// # Safety
-/// `model` is an open handle, `input` a text, `vector` a place for `room` numbers, `dimensions` null or a place.
+/// `model` is an open handle, `input` a text, `vector` has room for `room` numbers, `dimensions` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_embed(
     model: *const KvikModel,

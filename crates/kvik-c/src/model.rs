@@ -8,36 +8,35 @@ use kvik_library::{DiskOptions, Model, Options, Source};
 use crate::status::{Failure, KvikStatus, call};
 use crate::text::{list, optional, put, reference, text};
 
-/// A model. What is in it is not C's business.
+/// An open model; its fields are private.
 pub struct KvikModel(pub(crate) Model);
 
-/// What a model is opened with. Where a number is 0 or a pointer null, the usual is taken; all of it where there are no
-/// options.
+/// Options of a model. A field that is 0 or null has its default, which is in parentheses; a null pointer has all defaults.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KvikOptions {
     /// Bytes of RAM for keys and values (half of the free memory, at most 8 GiB).
     pub kv_bytes: u64,
-    /// Tokens of a prompt and its answer together (the model's own, or what fits).
+    /// Maximum tokens of a prompt and its answer together (the model's own, or what fits).
     pub context_tokens: u64,
-    /// Threads that compute (the number of fast cores).
+    /// Compute threads (the number of fast cores).
     pub threads: u32,
-    /// Answers computed at the same time (4).
+    /// Maximum number of answers computed at the same time (4).
     pub parallel: u32,
     /// Directory in which computed blocks outlive the process (none).
     pub disk_dir: *const c_char,
-    /// Its size in bytes at most, and never more than a tenth of the free space (2 GiB).
+    /// Maximum bytes in that directory, never more than a tenth of the free space (2 GiB).
     pub disk_bytes_max: u64,
-    /// Directory in which conversations outlive the process (none).
+    /// Directory where conversations are stored, which must not be a cache directory (none).
     pub conversations_dir: *const c_char,
-    /// The share of time in which to compute, at most 1 (1): rests keep a device cool, and answers are the same.
+    /// Fraction of time in which to compute, at most 1 (1): pauses keep a device cool, and answers do not change.
     pub time_share: f32,
 }
 
-/// Opens a GGUF file, or a directory as Hugging Face lays it out.
+/// Opens a GGUF file, or a directory in Hugging Face's layout.
 ///
 /// # Safety
-/// `path` and the directories of `options` are texts, `options` is null or options, `model` a place for a handle.
+/// `path` and the directories of `options` are texts, `options` is null or valid options, `model` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_open_file(
     path: *const c_char,
@@ -68,7 +67,8 @@ pub unsafe extern "C" fn kvik_open_bytes(
 }
 
 /// Opens a GGUF file inside an open file, which is mapped: `descriptor`, `offset` and `bytes` as a phone's asset manager
-/// gives them; 0 bytes are those up to the end. The descriptor stays the caller's, who may close it after the call.
+/// provides them; with 0 bytes the part extends to the end of the file. The caller keeps the descriptor and may close it
+/// after the call.
 ///
 /// # Safety
 /// As `kvik_open_file`, and `descriptor` is an open file.
@@ -98,8 +98,8 @@ pub unsafe extern "C" fn kvik_open_part(
     })
 }
 
-/// Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Null is no model,
-/// and closing it does nothing.
+/// Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Closing null
+/// does nothing.
 ///
 /// # Safety
 /// `model` is null or a handle that was opened, not closed, and is used by no other thread.

@@ -1,4 +1,4 @@
-//! What a call says, and how a failure becomes it.
+//! Statuses of calls, and the conversion of errors to them.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -6,29 +6,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvik_library::Error;
 
-/// Whether a call did what it was asked; `kvik_last_error` says why not.
+/// Status of a call; `kvik_last_error` has the reason of a failure.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvikStatus {
-    /// It did.
+    /// The call succeeded.
     Ok = 0,
-    /// A pointer is null, a text is not UTF-8, or a number is none of those it may be.
+    /// A pointer is null, a text is not UTF-8, or a number is out of its range.
     InvalidArgument = 1,
     /// The model cannot be read or used.
     Model = 2,
-    /// The memory or the sizes asked for cannot be had.
+    /// The memory or the sizes cannot be provided.
     Memory = 3,
     /// The directory on disk cannot be used.
     Disk = 4,
-    /// The engine refused the request, or it failed.
+    /// The engine refused the request, or the request failed.
     Request = 5,
-    /// Room for the result is too small; how much it takes was written.
+    /// The buffer of the result is too small; the size it needs was written.
     TooSmall = 6,
-    /// Something failed inside. Other calls go on.
+    /// An internal failure. Other calls are not affected.
     Internal = 7,
 }
 
-/// Why a call failed.
+/// Error of a call.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: KvikStatus,
@@ -36,7 +36,7 @@ pub(crate) struct Failure {
 }
 
 thread_local! {
-    /// Why the last call on this thread that failed did.
+    /// Reason of the last failure on this thread.
     static LAST: RefCell<CString> = RefCell::default();
 }
 
@@ -63,6 +63,7 @@ impl From<Error> for Failure {
             }
             Error::Request(_)
             | Error::PromptTooLong { .. }
+            | Error::TextTooLong { .. }
             | Error::OverBudget { .. }
             | Error::NoRoomToKeep { .. }
             | Error::TooManyKept { .. }
@@ -78,7 +79,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Runs what a function does. No panic gets out: C could not catch it.
+/// Runs the body of a function. Panics are caught: C could not catch them.
 pub(crate) fn call(action: impl FnOnce() -> Result<(), Failure>) -> KvikStatus {
     let outcome = catch_unwind(AssertUnwindSafe(action)).unwrap_or_else(|_| {
         let message = "a panic inside kvik; the model goes on".to_owned();
@@ -94,7 +95,7 @@ pub(crate) fn call(action: impl FnOnce() -> Result<(), Failure>) -> KvikStatus {
     }
 }
 
-/// Why the last call on this thread that failed did, in words; empty where none did. Never null, and valid until another
+/// Reason of the last failure on this thread, as a text; empty if no call has failed. Never null, and valid until another
 /// call on this thread fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvik_last_error() -> *const c_char {

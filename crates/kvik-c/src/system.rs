@@ -1,4 +1,4 @@
-//! What an operating system asks for, and numbers.
+//! Requests of the operating system, and statistics.
 
 use kvik_library::{MemoryPressure, Stats};
 
@@ -6,49 +6,49 @@ use crate::model::KvikModel;
 use crate::status::{Failure, KvikStatus, call};
 use crate::text::{put, reference};
 
-/// How much memory the system wants back.
+/// Amount of memory that the system requests.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvikMemoryPressure {
-    /// Half of what is cached, and all that is free.
+    /// Half of the cached prefixes, the least valuable ones, and all free memory.
     Moderate = 0,
-    /// Three quarters of what is cached.
+    /// Three quarters of the cached prefixes.
     High = 1,
-    /// All that is not kept under a name or in use.
+    /// All that is neither pinned nor in use.
     Critical = 2,
 }
 
-/// The engine after its last step. Where there is no disk its numbers are 0.
+/// Statistics of the engine after its last step. Without a disk, its numbers are 0.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvikStats {
-    /// Answers being computed.
+    /// Number of answers being computed.
     pub running: u64,
-    /// Answers that wait.
+    /// Number of waiting answers.
     pub waiting: u64,
     /// Bytes for keys and values.
     pub kv_bytes: u64,
-    /// Of these, bytes that hold cached prefixes.
+    /// Bytes that hold cached prefixes.
     pub kv_cached_bytes: u64,
-    /// Of these, bytes that hold nothing.
+    /// Free bytes.
     pub kv_free_bytes: u64,
     /// Prompt tokens so far.
     pub prompt_tokens: u64,
-    /// Of these, tokens that came from the cache.
+    /// Prompt tokens that came from the cache.
     pub cached_tokens: u64,
     /// Tokens generated so far.
     pub generated_tokens: u64,
-    /// Blocks on disk.
+    /// Number of blocks on disk.
     pub disk_blocks: u64,
-    /// Computed blocks that are still to be written.
+    /// Number of computed blocks that are still to be written.
     pub unwritten_blocks: u64,
 }
 
-/// Gives memory back to the system, as much as `level`, one of `KvikMemoryPressure`, says: computed blocks first go to the
-/// disk, for which they have 50 ms. `evicted_bytes` learns how many bytes of cached prefixes were evicted.
+/// Releases memory to the system, as much as `level`, one of `KvikMemoryPressure`, requests: computed blocks first get
+/// 50 ms to reach the disk. Writes to `evicted_bytes` how many bytes of cached prefixes were evicted.
 ///
 /// # Safety
-/// `model` is an open handle, `evicted_bytes` null or a place.
+/// `model` is an open handle, `evicted_bytes` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_on_memory_pressure(
     model: *const KvikModel,
@@ -71,11 +71,11 @@ pub unsafe extern "C" fn kvik_on_memory_pressure(
     })
 }
 
-/// Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
-/// computed is on disk. `unwritten_blocks` learns what is not.
+/// Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
+/// 100 ms and the running step. Writes to `unwritten_blocks` how many are not.
 ///
 /// # Safety
-/// `model` is an open handle, `unwritten_blocks` null or a place.
+/// `model` is an open handle, `unwritten_blocks` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_on_background(
     model: *const KvikModel,
@@ -90,10 +90,10 @@ pub unsafe extern "C" fn kvik_on_background(
     })
 }
 
-/// The engine's numbers after its last step.
+/// Writes the statistics of the engine after its last step.
 ///
 /// # Safety
-/// `model` is an open handle, `stats` null or a place.
+/// `model` is an open handle, `stats` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_stats(model: *const KvikModel, stats: *mut KvikStats) -> KvikStatus {
     call(|| {

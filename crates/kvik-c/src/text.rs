@@ -1,4 +1,4 @@
-//! What C wrote: texts, lists, structures, and places for results. Null is an error that names the argument.
+//! Values of the caller: texts, lists, structures, and buffers of results. Null is an error that names the argument.
 
 use std::ffi::{CStr, c_char};
 
@@ -29,11 +29,11 @@ pub(crate) unsafe fn optional<'a>(at: *const c_char, name: &str) -> Result<Optio
     unsafe { text(at, name) }.map(Some)
 }
 
-/// Writes a text with a nul behind it into a place of so many bytes, or nothing where it does not fit; how many bytes it
-/// takes.
+/// Writes a text with a nul behind it into a buffer of `room` bytes, or nothing if it does not fit. Returns its size in
+/// bytes.
 ///
 /// # Safety
-/// `to` is null, or a place for `room` bytes.
+/// `to` is null, or a buffer of `room` bytes.
 pub(crate) unsafe fn put_text(to: *mut c_char, room: usize, text: &str) -> usize {
     let bytes = text.len() + 1;
     if !to.is_null() && bytes <= room {
@@ -68,10 +68,19 @@ pub(crate) unsafe fn list<'a, T>(at: *const T, count: usize, name: &str) -> Resu
     }
 }
 
-/// Writes a result where C wants it: nowhere if `to` is null.
+/// A word in an array of its own, truncated if it does not fit, with a nul behind it.
+pub(crate) fn word(text: &str) -> [c_char; 32] {
+    let mut word = [0; 32];
+    for (to, byte) in word[..31].iter_mut().zip(text.bytes()) {
+        *to = byte as c_char;
+    }
+    word
+}
+
+/// Writes a result; nothing if `to` is null.
 ///
 /// # Safety
-/// `to` is null, or a place for a `T`.
+/// `to` is null, or writable.
 pub(crate) unsafe fn put<T>(to: *mut T, value: T) {
     if !to.is_null() {
         // SAFETY: the caller promises it. What stood there needs no end: results are plain numbers and pointers.

@@ -65,6 +65,25 @@ static void answers_stream_and_are_reused(const KvikModel *model) {
     OK(kvik_generate(model, PROMPT, &BRIEF, NULL, NULL, NULL));
 }
 
+static void answers_are_sampled_as_recommended(const KvikModel *model) {
+    KvikSampling sampling;
+    OK(kvik_sampling(model, &sampling));
+    CHECK(sampling.temperature.value == 0 && strcmp(sampling.temperature.source, "family kvik-tiny") == 0);
+    CHECK(sampling.top_k.value == 40 && strcmp(sampling.top_k.source, "kvik") == 0);
+    CHECK(sampling.top_p.value == 0.95 && sampling.penalty_last_n.value == 64);
+    KvikReport report;
+    Text usual = generate(model, &report), greedy = {0}, hot = {0}, again = {0};
+    KvikAnswerOptions options = {.max_tokens = 16, .temperature = KVIK_GREEDY};
+    OK(kvik_generate(model, PROMPT, &options, collect, &greedy, NULL));
+    CHECK(strcmp(greedy.text, usual.text) == 0);
+    KvikAnswerOptions drawn = {.max_tokens = 16, .temperature = 2, .seed = 7, .top_k = KVIK_KEEP_ALL, .top_p = 1, .min_p = -1};
+    OK(kvik_generate(model, PROMPT, &drawn, collect, &hot, NULL));
+    OK(kvik_generate(model, PROMPT, &drawn, collect, &again, NULL));
+    CHECK(strcmp(hot.text, again.text) == 0 && strcmp(hot.text, usual.text) != 0);
+    options.top_p = -0.5f;
+    CHECK(kvik_generate(model, PROMPT, &options, NULL, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
+}
+
 static void answers_stop_where_they_are_told(const KvikModel *model) {
     KvikReport report;
     Text whole = generate(model, &report), cut = {0}, cancelled = {.pieces_max = 2};
@@ -256,6 +275,7 @@ int main(int argc, char **argv) {
     KvikModel *model = NULL;
     OK(kvik_open_file(argv[1], &options, &model));
     answers_stream_and_are_reused(model);
+    answers_are_sampled_as_recommended(model);
     answers_stop_where_they_are_told(model);
     chats_and_kept_prompts(model);
     embeddings(model);

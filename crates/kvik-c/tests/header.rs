@@ -7,9 +7,6 @@ fn the_header_is_what_cbindgen_writes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("the settings can be read");
     let bindings = cbindgen::Builder::new().with_src(root.join("src/lib.rs")).with_config(config);
-    let bindings = ["status", "model", "answer", "conversation", "kept", "system"]
-        .iter()
-        .fold(bindings, |bindings, module| bindings.with_src(root.join(format!("src/{module}.rs"))));
     let mut written = Vec::new();
     bindings.generate().expect("the sources are what cbindgen reads").write(&mut written);
     let (written, file) = (String::from_utf8(written).expect("C is text"), root.join("include/kvik.h"));

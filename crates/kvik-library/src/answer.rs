@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_channel::{Receiver, Sender, unbounded};
 use kvik_cache::StopReason;
+use kvik_cache::tier::Level;
 use kvik_engine::api::{self, Event, EventSink, FinishReason, RequestError};
 use kvik_memory::memory::TurnReport;
 use kvik_memory::random::random;
@@ -17,6 +18,7 @@ use kvik_text::answer::{AnswerDelta, Reader, Reading};
 
 use crate::error::{Error, guard};
 use crate::message::{Message, ToolCall};
+use crate::next_turn::NextTurn;
 
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub enum Finish {
     Stop,
     /// The maximum number of tokens is reached.
     Length,
+    /// The answer repeated itself, and [`stop_loops`](crate::AnswerOptions::stop_loops) is set.
+    Loop,
     /// The answer was cancelled. The KV cache computed until then remains cached.
     Cancelled,
 }
@@ -55,6 +59,8 @@ pub struct Report {
     pub cached_tokens: usize,
     /// Cached tokens that came from disk.
     pub disk_tokens: usize,
+    /// Prompt tokens that are those of an earlier answer as it was generated, where the tokenizer would have chosen others.
+    pub retokenised: usize,
     /// Prompt tokens that were computed.
     pub computed_tokens: usize,
     /// Tokens of the answer.
@@ -94,9 +100,23 @@ pub struct Answer {
     failure: Option<Error>,
 }
 
-/// Action on the message of an answer that was not cancelled, before its end is reported; returns the report of a
-/// remembered conversation.
-pub(crate) type Follow = Box<dyn FnOnce(Message) -> Result<Option<TurnReport>, Error> + Send>;
+/// Action on the message of an answer that was not cancelled, before its end is reported.
+pub(crate) struct Follow {
+    /// Stores the message; returns the report of a remembered conversation.
+    pub(crate) write: Box<dyn FnOnce(Message) -> Result<Option<TurnReport>, Error> + Send>,
+    /// The turn after it.
+    pub(crate) next: NextTurn,
+}
+
+impl Follow {
+    fn end(self, message: Message) -> Result<Option<TurnReport>, Error> {
+        let Follow { write, next } = self;
+        let answer = message.json();
+        let report = write(message)?;
+        next.compute(answer);
+        Ok(report)
+    }
+}
 
 /// Cancels an answer, from any thread, any number of times.
 #[derive(Debug, Clone)]
@@ -216,13 +236,16 @@ impl Answer {
     }
 
     fn take(&mut self, news: News) -> Result<(), Error> {
+        if let (Some((follow, _)), News::Event(event)) = (&mut self.follow, &news) {
+            follow.next.note(event);
+        }
         match news {
             News::Event(Event::Text { text, .. }) => self.push(&text),
             News::Event(Event::Finished { reason, .. }) => self.finish = Some(reason.into()),
             News::Event(Event::Done(report)) => {
                 self.complete();
                 let follow = self.follow.take();
-                let memory = follow.map_or(Ok(None), |(follow, message)| follow(message))?;
+                let memory = follow.map_or(Ok(None), |(follow, message)| follow.end(message))?;
                 self.end(self.finish.unwrap_or(Finish::Length), &report, memory);
             }
             News::Event(Event::Failed(error)) => return Err(error.into()),
@@ -330,6 +353,7 @@ impl From<FinishReason> for Finish {
             FinishReason::Eos | FinishReason::ConstraintDone => Finish::End,
             FinishReason::StopString(_) => Finish::Stop,
             FinishReason::Length => Finish::Length,
+            FinishReason::Loop(_) => Finish::Loop,
         }
     }
 }
@@ -340,7 +364,8 @@ impl Report {
             finish,
             prompt_tokens: report.prompt_tokens,
             cached_tokens: report.cached_tokens,
-            disk_tokens: report.disk_tokens,
+            disk_tokens: report.loaded[Level::Disk],
+            retokenised: report.retokenised,
             computed_tokens: report.computed_tokens,
             generated_tokens: report.generated_tokens,
             reason: report.cache,

@@ -10,7 +10,7 @@ use kvik_memory::conversations::{ConversationHead, ConversationKey, Conversation
 use kvik_memory::memory::{History, RememberedTurn, TurnReport};
 use serde_json::Value;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Follow};
 use crate::core::{Core, TENANT};
 use crate::error::{Error, guard};
 use crate::message::Message;
@@ -63,7 +63,7 @@ impl Model {
 
     /// All conversations, the most recently changed first.
     pub fn conversations(&self) -> Vec<ConversationInfo> {
-        self.core.opened.conversations.of(TENANT).into_iter().map(info).collect()
+        self.core.opened.conversations.list.of(TENANT).into_iter().map(info).collect()
     }
 }
 
@@ -79,16 +79,21 @@ impl Conversation {
             let opened = &core.opened;
             let new = json_of(messages);
             let (turn, messages) =
-                ConversationTurn::begin(&opened.conversations, TENANT, &self.reference, &new)?;
+                ConversationTurn::begin(&opened.conversations.list, TENANT, &self.reference, &new)?;
             let asked = options.asked()?;
             let (messages, remembered) = core.read(messages, &asked, options)?;
             if remembered.is_some() {
                 core.make_summaries();
             }
-            let encoded = asked.encode(&opened.session.texts, messages)?;
+            let encoded = asked.encode(&opened.session.texts, messages.clone())?;
             let reading = encoded.reading.clone();
-            let request = asked_request(&opened.session.texts, encoded, options);
-            core.submit(request, &reading, Some(Box::new(|message| written(turn, remembered, message))))
+            let mut request = asked_request(&opened.session, encoded, (options, &asked));
+            // A conversation that is summarised behind its answer is computed ahead with its summary.
+            let goes_on = remembered.as_ref().is_none_or(|turn| !turn.has_work());
+            let settings = goes_on.then(|| asked.chat(Value::Null));
+            let next = core.next_turn(&mut request, (settings, messages));
+            let write = Box::new(|message| written(turn, remembered, message));
+            core.submit(request, &reading, Some(Follow { write, next }))
         })
     }
 
@@ -97,7 +102,7 @@ impl Conversation {
     /// # Errors
     /// If no turn was answered in it yet.
     pub fn info(&self) -> Result<ConversationInfo, Error> {
-        guard(|| Ok(info(self.core()?.opened.conversations.find(TENANT, &self.reference)?)))
+        guard(|| Ok(info(self.core()?.opened.conversations.list.find(TENANT, &self.reference)?)))
     }
 
     /// Messages of the conversation.
@@ -123,7 +128,7 @@ impl Conversation {
     pub fn correct(&self, summary: &str) -> Result<Remembered, Error> {
         guard(|| {
             let core = self.core()?;
-            let held = core.opened.conversations.hold(TENANT, &self.reference)?;
+            let held = core.opened.conversations.list.hold(TENANT, &self.reference)?;
             let corrected = core.opened.memory.correct(TENANT, &held.messages()?, summary)?;
             Ok(Remembered::of(corrected))
         })
@@ -136,10 +141,10 @@ impl Conversation {
     pub fn take_back(&self, from: usize) -> Result<(), Error> {
         guard(|| {
             let core = self.core()?;
-            let mut held = core.opened.conversations.hold(TENANT, &self.reference)?;
+            let mut held = core.opened.conversations.list.hold(TENANT, &self.reference)?;
             let messages = held.messages()?;
             held.take_back(from)?;
-            Ok(core.opened.memory.forget_from(TENANT, &messages, from)?)
+            core.opened.conversations.forget_from(&messages, from)
         })
     }
 
@@ -149,7 +154,7 @@ impl Conversation {
     /// If another conversation has the name, or another call is changing this one.
     pub fn rename(&mut self, name: &str) -> Result<(), Error> {
         guard(|| {
-            let mut held = self.core()?.opened.conversations.hold(TENANT, &self.reference)?;
+            let mut held = self.core()?.opened.conversations.list.hold(TENANT, &self.reference)?;
             held.rename(name)?;
             self.reference.clone_from(&held.key().id);
             Ok(())
@@ -163,10 +168,10 @@ impl Conversation {
     pub fn delete(self) -> Result<(), Error> {
         guard(|| {
             let core = self.core()?;
-            let held = core.opened.conversations.hold(TENANT, &self.reference)?;
+            let held = core.opened.conversations.list.hold(TENANT, &self.reference)?;
             let messages = held.messages()?;
             held.delete()?;
-            Ok(core.opened.memory.forget_from(TENANT, &messages, 0)?)
+            core.opened.conversations.forget_from(&messages, 0)
         })
     }
 
@@ -175,7 +180,7 @@ impl Conversation {
     }
 
     fn said(&self) -> Result<Vec<Value>, Error> {
-        let (.., messages) = self.core()?.opened.conversations.read(TENANT, &self.reference)?;
+        let (.., messages) = self.core()?.opened.conversations.list.read(TENANT, &self.reference)?;
         Ok(messages)
     }
 }

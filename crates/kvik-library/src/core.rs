@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use kvik_engine::api;
 use kvik_engine::engine::Engine;
-use kvik_memory::conversations::Conversations;
 use kvik_memory::memory::{GoesOn, Host, Memory, make_summaries};
-use kvik_session::Session;
+use kvik_session::{Chat, NextTurns, Session, Upcoming};
 use kvik_text::answer::Reading;
+use serde_json::Value;
 
 use crate::answer::{Answer, Follow};
+use crate::conversation_file::{ConversationFile, Remembers};
 use crate::error::Error;
 use crate::kept::KeptPrompts;
+use crate::next_turn::NextTurn;
 
 /// Tenant of all conversations: an application has a single user.
 pub(crate) const TENANT: &str = "default";
@@ -22,9 +24,16 @@ pub(crate) const TENANT: &str = "default";
 /// An engine with everything that answers need.
 pub(crate) struct Opened {
     pub(crate) session: Session,
+    pub(crate) next_turns: NextTurns,
     pub(crate) kept: KeptPrompts,
-    pub(crate) conversations: Arc<Conversations>,
+    pub(crate) conversations: Arc<ConversationFile>,
     pub(crate) memory: Arc<Memory<Core>>,
+}
+
+impl Remembers for Memory<Core> {
+    fn forget_from(&self, messages: &[Value], from: usize) -> Result<(), Error> {
+        Ok(self.forget_from(TENANT, messages, from)?)
+    }
 }
 
 /// An open model.
@@ -65,6 +74,36 @@ impl Core {
         Ok(answer)
     }
 
+    /// Notes the request for the answer to the messages of a chat, whose next turn may be computed behind it: answers in
+    /// it get the tokens with which they were generated.
+    pub(crate) fn next_turn(
+        self: &Arc<Self>,
+        request: &mut api::Request,
+        chat: (Option<Chat>, Vec<Value>),
+    ) -> NextTurn {
+        self.engine().as_generated(request);
+        let core = Arc::downgrade(self);
+        let begin = move |upcoming| {
+            let Some(core) = core.upgrade() else { return };
+            let own = core.clone();
+            core.spawn(async move { own.compute_next(upcoming) });
+        };
+        NextTurn::of(&self.opened.next_turns, request, chat, Box::new(begin))
+    }
+
+    /// Submits the request that computes a turn, unless others wait.
+    fn compute_next(&self, upcoming: Upcoming) {
+        if self.engine().stats().waiting > 0 {
+            return;
+        }
+        let texts = &self.opened.session.texts;
+        let prepared = upcoming.prepare(texts, |request| self.engine().as_generated(request));
+        let Some((request, sink)) = prepared else { return };
+        if let Err(error) = self.engine().submit(request, sink) {
+            tracing::debug!("a turn is not computed ahead: {error}");
+        }
+    }
+
     /// Registers the cancellation flag of an answer, and removes those of dropped answers.
     fn watch(&self, answer: &Answer) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,6 +113,7 @@ impl Core {
 
     pub(crate) fn cancel_all(&self) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.opened.next_turns.stop();
         let cancelled = answers.drain(..).filter_map(|answer| answer.upgrade());
         cancelled.for_each(|answer| answer.store(true, Ordering::Relaxed));
     }
@@ -136,7 +176,7 @@ impl Host for Core {
                 threads.retain(|thread| !thread.is_finished());
                 threads.push(started);
             }
-            Err(error) => tracing::warn!("conversations go on without new summaries: {error}"),
+            Err(error) => tracing::warn!("no thread for the work behind an answer: {error}"),
         }
     }
 }

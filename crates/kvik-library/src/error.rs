@@ -123,6 +123,16 @@ pub enum Error {
         /// Tokens of the context.
         context_tokens: usize,
     },
+    /// The text is so long that it cannot fit the context; its tokens were not counted.
+    #[error(
+        "the prompt has at least {tokens_min} tokens and the context holds {context_tokens}; shorten it, or open the model with more `context_tokens`"
+    )]
+    TextTooLong {
+        /// Tokens that the text has at least.
+        tokens_min: usize,
+        /// Tokens of the context.
+        context_tokens: usize,
+    },
     /// The prompt does not fit the budget, or not in addition to pinned prompts.
     #[error(
         "the prompt needs {needed_blocks} blocks of keys and values, and {left_blocks} are not taken by kept prompts; shorten it, forget a kept prompt, or raise `kv_bytes`"
@@ -179,8 +189,8 @@ impl From<ChatError> for Error {
         match error {
             ChatError::NoTemplate => Error::NoTemplate,
             ChatError::Template(error) => error.into(),
-            ChatError::TooLong { tokens_min: prompt_tokens, context_tokens } => {
-                Error::PromptTooLong { prompt_tokens, context_tokens }
+            ChatError::TooLong { tokens_min, context_tokens } => {
+                Error::TextTooLong { tokens_min, context_tokens }
             }
             // No message of the library is continued.
             ChatError::NotContinued(error) => Error::Request(RequestError::Internal(error.to_string())),

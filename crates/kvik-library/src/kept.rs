@@ -1,17 +1,20 @@
 //! Prompts that an application pins under names, and the list of them.
 //!
 //! The engine pins their blocks, in RAM and on disk, without names. The list is a file in the directory of the blocks,
-//! replaced as a whole: it maps names to tokens, so that a changed text is detected and the old one unpinned.
+//! replaced as a whole: it maps names to tokens, so that a changed text is detected and the old one unpinned. Several
+//! models and processes may have it open: each reads it again when it has changed, and changes it under a lock.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use kvik_cache::Token;
 use kvik_memory::hex;
-use kvik_memory::records::private::{close_to_others, readable_by_owner_only};
+use kvik_memory::records::private::{close_to_others, create_private_folder, readable_by_owner_only};
 
 use crate::error::Error;
 
@@ -19,6 +22,9 @@ use crate::error::Error;
 const PROMPTS_MAX: usize = 256;
 /// Maximum bytes of a list: 256 prompts of 32,768 tokens.
 const LIST_BYTES_MAX: u64 = 64 << 20;
+/// How long a change waits for another one, and how often it looks.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 
 /// State of a pinned prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +63,15 @@ type Prompts = BTreeMap<String, Vec<Token>>;
 pub(crate) struct KeptPrompts {
     /// Path of the list; `None` without a disk.
     file: Option<PathBuf>,
-    prompts: Mutex<Prompts>,
+    list: Mutex<List>,
+}
+
+/// The list as it was last read.
+#[derive(Debug, Default)]
+struct List {
+    prompts: Prompts,
+    /// When the file was changed, and its length; `None` if there was none.
+    version: Option<(SystemTime, u64)>,
 }
 
 impl KeptPrompts {
@@ -65,55 +79,93 @@ impl KeptPrompts {
     /// request.
     pub(crate) fn open(dir: Option<&Path>, model: &[u8; 32]) -> KeptPrompts {
         let file = dir.map(|dir| dir.join(format!("kept-{}.json", hex::written(&model[..8]))));
-        let prompts = file.as_deref().map(read).unwrap_or_default();
-        KeptPrompts { file, prompts: Mutex::new(prompts) }
+        KeptPrompts { file, list: Mutex::default() }
     }
 
     /// Tokens of a name.
     pub(crate) fn get(&self, id: &str) -> Option<Vec<Token>> {
-        self.lock().get(id).cloned()
+        self.lock().prompts.get(id).cloned()
     }
 
     /// Stores tokens under a name; returns the tokens that it had before.
     pub(crate) fn keep(&self, id: &str, tokens: &[Token]) -> Result<Option<Vec<Token>>, Error> {
-        let mut prompts = self.lock();
-        check_room(&prompts, id)?;
-        let mut changed = prompts.clone();
+        let _others_wait = self.lock_file();
+        let mut list = self.read_again();
+        check_room(&list.prompts, id)?;
+        let mut changed = list.prompts.clone();
         let before = changed.insert(id.to_owned(), tokens.to_vec());
-        self.write(&changed)?;
-        *prompts = changed;
+        self.write(&mut list, changed)?;
         Ok(before)
     }
 
     /// Removes a name; returns its tokens.
     pub(crate) fn remove(&self, id: &str) -> Result<Option<Vec<Token>>, Error> {
-        let mut prompts = self.lock();
-        let mut changed = prompts.clone();
+        let _others_wait = self.lock_file();
+        let mut list = self.read_again();
+        let mut changed = list.prompts.clone();
         let Some(before) = changed.remove(id) else { return Ok(None) };
-        self.write(&changed)?;
-        *prompts = changed;
+        self.write(&mut list, changed)?;
         Ok(Some(before))
     }
 
     /// Refuses a new name that exceeds the limit, before its prompt is computed.
     pub(crate) fn check_room(&self, id: &str) -> Result<(), Error> {
-        check_room(&self.lock(), id)
+        check_room(&self.lock().prompts, id)
     }
 
     /// True if any name has these tokens.
     pub(crate) fn has(&self, tokens: &[Token]) -> bool {
-        self.lock().values().any(|theirs| theirs == tokens)
+        self.lock().prompts.values().any(|theirs| theirs == tokens)
     }
 
-    fn write(&self, prompts: &Prompts) -> Result<(), Error> {
-        let Some(file) = &self.file else { return Ok(()) };
-        replace(file, prompts).map_err(|source| Error::KeptPrompts { path: file.clone(), source })
+    fn write(&self, list: &mut List, prompts: Prompts) -> Result<(), Error> {
+        if let Some(file) = &self.file {
+            let failed = |source| Error::KeptPrompts { path: file.clone(), source };
+            replace(file, &prompts).map_err(failed)?;
+            list.version = version(file);
+        }
+        list.prompts = prompts;
+        Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Prompts> {
+    /// The list, read again if another model or process has changed it.
+    fn lock(&self) -> MutexGuard<'_, List> {
         // Changed only by whole assignments.
-        self.prompts.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.file.as_deref().and_then(version);
+        if let Some(file) = self.file.as_deref().filter(|_| found.is_some() && found != list.version) {
+            *list = List { prompts: read(file), version: found };
+        }
+        list
     }
+
+    /// The list as it is in the file: two changes may have the same time.
+    fn read_again(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).version = None;
+        self.lock()
+    }
+
+    /// Makes others wait with their changes until the returned file is dropped. One that does not get the lock in time
+    /// goes on without it: the other one hangs, and at worst its last change is lost.
+    fn lock_file(&self) -> Option<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        readable_by_owner_only(&mut options);
+        let path = self.file.as_ref()?.with_extension("lock");
+        create_private_folder(path.parent()?).ok()?;
+        let file = options.open(path).ok()?;
+        let start = Instant::now();
+        while file.try_lock().is_err() && start.elapsed() < LOCK_WAIT {
+            thread::sleep(LOCK_RETRY);
+        }
+        Some(file)
+    }
+}
+
+/// When a list was changed, and its length; `None` if there is none, or something else has its path.
+fn version(file: &Path) -> Option<(SystemTime, u64)> {
+    let found = fs::metadata(file).ok().filter(fs::Metadata::is_file)?;
+    Some((found.modified().ok()?, found.len()))
 }
 
 fn check_room(prompts: &Prompts, id: &str) -> Result<(), Error> {
@@ -148,7 +200,7 @@ fn read(file: &Path) -> Prompts {
 /// Replaces a list as a whole: a process that is killed leaves either the old list or the new one.
 fn replace(file: &Path, prompts: &Prompts) -> io::Result<()> {
     if let Some(dir) = file.parent() {
-        fs::create_dir_all(dir)?;
+        create_private_folder(dir)?;
     }
     let new = file.with_extension("new");
     let mut options = OpenOptions::new();
@@ -183,7 +235,7 @@ mod tests {
         list.keep("b", &[3]).unwrap();
         assert_eq!(mode(&file), 0o600, "whatever was there before");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-        drop(KeptPrompts::open(Some(dir.path()), &MODEL));
+        assert!(KeptPrompts::open(Some(dir.path()), &MODEL).has(&[3]));
         assert_eq!(mode(&file), 0o600, "and of an older version");
     }
 
@@ -200,6 +252,25 @@ mod tests {
         assert_eq!((again.get("a"), again.get("b")), (Some(vec![4]), None));
         assert_eq!(KeptPrompts::open(Some(dir.path()), &[8; 32]).get("a"), None);
         assert!(again.has(&[4]) && !again.has(&[1, 2]));
+    }
+
+    #[test]
+    fn several_have_one_list_and_no_change_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = [(); 2].map(|()| KeptPrompts::open(Some(dir.path()), &MODEL));
+        thread::scope(|scope| {
+            for (list, from) in [(&one, 0), (&other, 100)] {
+                scope.spawn(move || {
+                    (from..from + 20).for_each(|id: u32| drop(list.keep(&id.to_string(), &[id]).unwrap()));
+                });
+            }
+        });
+        for id in (0..20).chain(100..120_u32) {
+            let tokens = Some(vec![id]);
+            assert_eq!((one.get(&id.to_string()), other.get(&id.to_string())), (tokens.clone(), tokens));
+        }
+        assert_eq!(one.remove("7").unwrap(), Some(vec![7]));
+        assert!(other.get("7").is_none() && !other.has(&[7]));
     }
 
     #[test]

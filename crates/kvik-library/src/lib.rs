@@ -5,11 +5,13 @@
 
 mod answer;
 mod conversation;
+mod conversation_file;
 mod core;
 mod error;
 mod kept;
 mod message;
 mod model;
+mod next_turn;
 mod open;
 mod options;
 mod prompt;
@@ -23,11 +25,13 @@ pub use error::Error;
 pub use kept::KeptState;
 pub use kvik_cache::retain::Retention;
 pub use kvik_cache::{StopReason, Token};
-pub use kvik_engine::api::{Constraint, RequestError, Sampling};
+pub use kvik_engine::api::{Constraint, RequestError};
 pub use kvik_engine::engine::Flushed;
 pub use kvik_kernels::{KvFormat, KvFormats};
 pub use kvik_memory::conversations::ConversationError;
 pub use kvik_memory::memory::{CorrectionError, MemoryConfig, TurnReport};
+pub use kvik_model::load::{SamplingDefaults, SamplingOptions, SamplingSource, Sourced};
+pub use kvik_session::AheadMode;
 pub use kvik_text::tools::{OfferedTool, ToolChoice};
 pub use message::{Message, Role, ToolCall};
 pub use model::Model;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use kvik_cache::{StopReason, Token};
-use kvik_engine::api::{Cached, PinnedPrompt, Report, Request, Sampling, Wants};
+use kvik_engine::api::{Cached, PinnedPrompt, Report, Request, Wants};
 use kvik_engine::engine::Engine;
-use kvik_memory::random::random;
-use kvik_session::{EncodedChat, Texts};
+use kvik_model::load::SamplingDefaults;
+use kvik_session::{EncodedChat, Session, Texts};
+use serde_json::Value;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Follow};
 use crate::core::Core;
 use crate::error::{Error, guard};
 use crate::kept::KeptState;
@@ -43,10 +44,15 @@ impl Model {
     pub fn generate(&self, prompt: impl Into<Prompt>, options: &AnswerOptions) -> Result<Answer, Error> {
         let prompt = prompt.into();
         guard(|| {
-            let encoded = prompt.encode(self.texts(), For::Answer(&options.asked()?))?;
+            let asked = options.asked()?;
+            let encoded = prompt.encode(self.texts(), For::Answer(&asked))?;
             let reading = encoded.reading.clone();
-            let request = asked_request(self.texts(), encoded, options);
-            self.core.submit(request, &reading, None)
+            let mut request = asked_request(&self.core.opened.session, encoded, (options, &asked));
+            let settings = Some(asked.chat(Value::Null));
+            let next =
+                prompt.messages().map(|messages| self.core.next_turn(&mut request, (settings, messages)));
+            let follow = next.map(|next| Follow { write: Box::new(|_| Ok(None)), next });
+            self.core.submit(request, &reading, follow)
         })
     }
 
@@ -58,12 +64,10 @@ impl Model {
         self.generate(messages, options)
     }
 
-    /// Options of an answer that is sampled as the model's makers recommend, in its files or for its family, else by kvik's
-    /// defaults (temperature 0.8, top-k 40, top-p 0.95, min-p 0.05), with a random seed; up to the end of the context.
-    /// `kvik serve` and `kvik run` sample so by default.
-    pub fn recommended_options(&self) -> AnswerOptions {
-        let sampling = self.core.opened.session.sampling.sampling();
-        AnswerOptions { sampling: Sampling { seed: random(), ..sampling }, ..AnswerOptions::GREEDY }
+    /// The sampling of answers whose options set none, each setting with its source: the model's files, its family, or
+    /// kvik. `reasoning` is that of the options: some makers recommend other settings where it is switched off.
+    pub fn sampling(&self, reasoning: Option<bool>) -> SamplingDefaults {
+        self.core.opened.session.sampling.for_thinking(reasoning)
     }
 
     /// Embedding of a text: the hidden state of its last token, or the mean over all tokens, as the model's files
@@ -135,9 +139,11 @@ impl Model {
     pub fn explain(&self, prompt: impl Into<Prompt>) -> Result<Explanation, Error> {
         let prompt = prompt.into();
         guard(|| {
-            let tokens = self.encode(&prompt)?;
             // A probe as for an answer of one token, which needs the last token of the prompt.
-            let probe = self.engine().explain(Request { max_tokens: 1, ..request(tokens.clone()) })?;
+            let mut asked = Request { max_tokens: 1, prompt_is_text: true, ..request(self.encode(&prompt)?) };
+            self.engine().as_generated(&mut asked);
+            let tokens = asked.prompt.clone();
+            let probe = self.engine().explain(asked)?;
             let next = tokens.get(probe.known_tokens).filter(|_| probe.stop != StopReason::Complete);
             let stopped_at = next.map(|&token| self.texts().tokenizer.decode(&[token]));
             Ok(Explanation::new(probe, stopped_at))
@@ -256,16 +262,22 @@ fn request(tokens: Vec<Token>) -> Request {
 }
 
 /// The request for an answer to a prompt.
-pub(crate) fn asked_request(texts: &Texts, encoded: EncodedChat, options: &AnswerOptions) -> Request {
+pub(crate) fn asked_request(
+    session: &Session,
+    encoded: EncodedChat,
+    (options, asked): (&AnswerOptions, &Asked),
+) -> Request {
     let EncodedChat { tokens, constraint, show, .. } = encoded;
     Request {
-        max_tokens: options.max_tokens.unwrap_or(texts.context_tokens),
+        max_tokens: options.max_tokens.unwrap_or(session.texts.context_tokens),
         ignore_eos: false,
         stop: options.stop.clone(),
-        sampling: options.sampling.clone(),
+        stop_loops: options.stop_loops,
+        sampling: options.sampling_over(session.sampling, asked.reasons(&session.texts)),
         show,
         constraint,
         retention: options.retention,
+        prompt_is_text: true,
         ..request(tokens)
     }
 }

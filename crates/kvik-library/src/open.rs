@@ -1,19 +1,18 @@
 //! Opening of a model: loads it, divides the memory, opens the disk, starts the engine's thread.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kvik_cache::Policy;
 use kvik_engine::engine::{Attached, EngineConfig, TimeShare};
 use kvik_kernels::{Isa, Pool, performance_cores};
-use kvik_memory::conversations::Conversations;
 use kvik_memory::memory::{Memory, MemoryConfig, MemoryError, Surroundings};
 use kvik_memory::records::Records;
 use kvik_model::load::url_name;
 use kvik_model::{Adapters, Conversion, ModelRunner};
-use kvik_session::{KvBudget, OpenedModel, Start, Texts, open_disk};
+use kvik_session::{KvBudget, NextTurns, OpenedModel, Start, Texts, open_disk};
 use kvik_text::files::KnownDigests;
 
+use crate::conversation_file::ConversationFile;
 use crate::core::{Core, Opened};
 use crate::error::Error;
 use crate::kept::KeptPrompts;
@@ -24,8 +23,6 @@ use crate::options::Options;
 const BUFFERS_PART: usize = 8;
 /// With fewer of them the disk would wait for the engine.
 const BUFFERS_MIN: usize = 8;
-/// Maximum time to wait for another process to close the records of conversations.
-const RECORDS_WAIT: Duration = Duration::from_secs(1);
 /// Maximum bytes of conversations that are held while their summaries are made.
 const HISTORY_BYTES: u64 = 16 << 20;
 
@@ -42,6 +39,8 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
         time_share,
         parallel,
         disk,
+        ahead,
+        retokenise,
         conversations,
         memory,
     } = options;
@@ -69,12 +68,12 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
         engine: EngineConfig { parallel_max: parallel, ..config },
         adapters: Adapters::default(),
         variables: Default::default(),
-        attached: Attached { disk, time_share, ..Attached::default() },
+        attached: Attached { disk, retokenise, time_share, ..Attached::default() },
     })?;
-    let records = conversations.map(|dir| Records::open(&dir, RECORDS_WAIT)).transpose()?;
-    let memory = remembering(&memory, (&session.texts, &name), records.as_ref())?;
-    let conversations = Conversations::open(records.as_ref());
-    Ok(Opened { session, kept, conversations, memory })
+    let conversations = ConversationFile::open(conversations.as_deref())?;
+    let memory = remembering(&memory, (&session.texts, &name), conversations.records.as_ref())?;
+    conversations.add(memory.clone());
+    Ok(Opened { session, next_turns: NextTurns::new(ahead), kept, conversations, memory })
 }
 
 /// Memory of conversations. Configured bounds have to fit the context; default bounds that do not fit switch it off.

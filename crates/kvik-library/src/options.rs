@@ -3,11 +3,14 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use kvik_cache::Token;
 use kvik_cache::retain::Retention;
 use kvik_engine::api::{Constraint, Sampling};
 use kvik_kernels::{KvFormat, KvFormats};
 use kvik_memory::memory::MemoryConfig;
-use kvik_model::load::LoadedModel;
+use kvik_memory::random::random;
+use kvik_model::load::{LoadedModel, SamplingDefaults, SamplingOptions, SamplingSource};
+use kvik_session::AheadMode;
 use kvik_text::files::bytes::{FileBytes, FilePart};
 use kvik_text::tools::{OfferedTool, ToolChoice, Tools};
 
@@ -59,9 +62,16 @@ pub struct Options {
     pub time_share: f32,
     /// Maximum number of answers computed concurrently; others wait.
     pub parallel: usize,
+    /// Which next turns of chats are computed behind their answers; by default none, since the work may be for nothing and
+    /// a phone has a battery.
+    pub ahead: AheadMode,
     /// Where computed blocks are stored beyond the process.
     pub disk: Option<DiskOptions>,
-    /// Directory where conversations are stored. They cannot be recomputed, so it must not be a cache directory.
+    /// Whether answers that come back within later prompts have the tokens that were generated, where the tokenizer would
+    /// choose others; so what was computed for them is reused. On disk too, where there is one.
+    pub retokenise: bool,
+    /// Directory where conversations are stored. They cannot be recomputed, so it must not be a cache directory. Models of
+    /// one process may share it; of several processes the first stores its conversations there.
     /// Without it, they last as long as the model is open.
     pub conversations: Option<PathBuf>,
     /// Configuration of conversations that exceed the context.
@@ -82,10 +92,18 @@ pub struct DiskOptions {
 pub struct AnswerOptions {
     /// Maximum tokens of the answer; by default the rest of the context.
     pub max_tokens: Option<usize>,
+    /// Minimum tokens of the answer: before them the model cannot end it.
+    pub min_tokens: usize,
     /// Stop texts: the answer ends before the first of these.
     pub stop: Vec<String>,
-    /// Sampling of tokens.
-    pub sampling: Sampling,
+    /// Ends an answer that only repeats itself, as small models do; off by default.
+    pub stop_loops: bool,
+    /// Settings of the sampler; one that is not set is the model's ([`Model::sampling`](crate::Model::sampling)).
+    pub sampling: SamplingOptions,
+    /// Added to the logits of single tokens; negative infinity forbids one.
+    pub logit_bias: Vec<(Token, f32)>,
+    /// Seed of the sampler; the same seed gives the same text. Random by default.
+    pub seed: Option<u64>,
     /// Switches reasoning before the answer to a chat on or off, for models that have it.
     pub reasoning: Option<bool>,
     /// Tools that the answer to a chat may call.
@@ -111,7 +129,9 @@ impl Options {
             threads: None,
             time_share: 1.0,
             parallel: PARALLEL,
+            ahead: AheadMode::Off,
             disk: None,
+            retokenise: true,
             conversations: None,
             memory: MemoryConfig::default(),
         }
@@ -132,17 +152,41 @@ impl Options {
 
 impl AnswerOptions {
     /// The most probable token at each position, up to the end of the context.
-    pub const GREEDY: AnswerOptions = AnswerOptions {
-        max_tokens: None,
-        stop: Vec::new(),
-        sampling: Sampling::GREEDY,
-        reasoning: None,
-        tools: Vec::new(),
-        tool_choice: ToolChoice::Auto,
-        parallel_tool_calls: None,
-        constraint: None,
-        retention: None,
-    };
+    pub const GREEDY: AnswerOptions = AnswerOptions::sampled_by(SamplingOptions::GREEDY);
+
+    /// Sampling as the model's makers recommend it, in its files or for its family, else by kvik's defaults (temperature
+    /// 0.8, top-k 40, top-p 0.95, min-p 0.05), up to the end of the context. `kvik serve` and `kvik run` sample so by
+    /// default.
+    pub const RECOMMENDED: AnswerOptions = AnswerOptions::sampled_by(SamplingOptions::NONE);
+
+    const fn sampled_by(sampling: SamplingOptions) -> AnswerOptions {
+        AnswerOptions {
+            max_tokens: None,
+            min_tokens: 0,
+            stop: Vec::new(),
+            stop_loops: false,
+            sampling,
+            logit_bias: Vec::new(),
+            seed: None,
+            reasoning: None,
+            tools: Vec::new(),
+            tool_choice: ToolChoice::Auto,
+            parallel_tool_calls: None,
+            constraint: None,
+            retention: None,
+        }
+    }
+
+    /// The engine's sampling: these settings over those of a model, for an answer that reasons first or does not.
+    pub(crate) fn sampling_over(&self, model: SamplingDefaults, reasons: Option<bool>) -> Sampling {
+        let in_force = model.for_thinking(reasons).under(&self.sampling, SamplingSource::Request);
+        Sampling {
+            seed: self.seed.unwrap_or_else(random),
+            min_tokens: self.min_tokens,
+            logit_bias: self.logit_bias.clone(),
+            ..in_force.sampling()
+        }
+    }
 
     /// The options that determine the prompt and the form of the answer.
     pub(crate) fn asked(&self) -> Result<Asked, Error> {

@@ -20,7 +20,7 @@ pub enum Prompt {
     Messages(Vec<Message>),
 }
 
-/// What a prompt is for.
+/// Purpose of a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum For<'a> {
     /// The prompt is answered with these options.
@@ -47,6 +47,11 @@ impl Asked {
     /// These messages, an array, with its tools and its switch for reasoning.
     pub(crate) fn chat(&self, messages: Value) -> Chat {
         Chat::new(messages, self.tools.clone(), self.reasoning)
+    }
+
+    /// Whether the answer begins with reasoning; `None` leaves it to the template.
+    pub(crate) fn reasons(&self, texts: &Texts) -> Option<bool> {
+        texts.thinks(&self.chat(Value::Null))
     }
 
     /// The request for an answer of this form to messages.
@@ -82,6 +87,14 @@ impl From<&[Message]> for Prompt {
 }
 
 impl Prompt {
+    /// Its messages, if it is a chat.
+    pub(crate) fn messages(&self) -> Option<Vec<Value>> {
+        match self {
+            Prompt::Text(_) => None,
+            Prompt::Messages(messages) => Some(json_of(messages)),
+        }
+    }
+
     /// Its tokens, and the form of the answer.
     pub(crate) fn encode(&self, texts: &Texts, purpose: For<'_>) -> Result<EncodedChat, Error> {
         match (self, purpose) {

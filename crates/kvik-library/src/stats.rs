@@ -1,6 +1,7 @@
 //! Statistics of a model: contents of its memory, reuse, and what a prompt would find in the cache.
 
 use kvik_cache::StopReason;
+use kvik_cache::tier::Level;
 use kvik_engine::api::Probe;
 use kvik_engine::stats::EngineStats;
 
@@ -90,7 +91,8 @@ impl Embedding {
 
 impl Explanation {
     pub(crate) fn new(probe: Probe, stopped_at: Option<String>) -> Explanation {
-        let Probe { prompt_tokens, known_tokens, disk_tokens, stop, .. } = probe;
+        let Probe { prompt_tokens, known_tokens, loaded, stop, .. } = probe;
+        let disk_tokens = loaded[Level::Disk];
         Explanation { prompt_tokens, known_tokens, disk_tokens, reason: stop, stopped_at }
     }
 }

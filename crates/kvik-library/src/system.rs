@@ -48,12 +48,14 @@ impl MemoryPressure {
 
 impl Model {
     /// Returns memory to the system: first computed blocks are written to the disk, for at most 50 ms, then cached
-    /// prefixes are evicted, the least valuable first. Answers continue, and allocate memory again as they need it.
+    /// prefixes are evicted, the least valuable first. Answers continue, and allocate memory again as they need it; turns
+    /// that are computed ahead end.
     ///
     /// # Errors
     /// When the engine stops.
     pub fn on_memory_pressure(&self, level: MemoryPressure) -> Result<Released, Error> {
         guard(|| {
+            self.core.opened.next_turns.stop();
             self.engine().flush(FLUSH_BEFORE_RELEASE)?;
             let stats = self.engine().stats();
             let block_bytes = stats.kv_bytes / stats.cache.blocks;

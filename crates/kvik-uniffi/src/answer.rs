@@ -1,4 +1,4 @@
-//! An answer while it is made: batches of pieces, then a report.
+//! An answer while it is generated: batches of pieces, then a report.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::prompt::ToolCall;
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Enum)]
 #[non_exhaustive]
 pub enum Piece {
-    /// More of what the model thinks before it answers.
+    /// More of the model's reasoning before the answer.
     Reasoning {
         /// Whole characters.
         text: String,
@@ -23,72 +23,74 @@ pub enum Piece {
         /// Whole characters.
         text: String,
     },
-    /// A whole call of a tool.
+    /// A complete tool call.
     Call {
         /// The call.
         call: ToolCall,
     },
 }
 
-/// Why an answer ended.
+/// Reason why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Enum)]
 #[non_exhaustive]
 pub enum Finish {
     /// The model ended it.
     End,
-    /// One of the texts to stop at came next.
+    /// The next text would have been a stop text.
     Stop,
-    /// It has as many tokens as it may have.
+    /// The maximum number of tokens is reached.
     Length,
-    /// It was cancelled. What was computed up to then is cached.
+    /// The answer was cancelled. Blocks computed until then remain cached.
     Cancelled,
+    /// The answer repeated itself, and the option `stop_loops` is set.
+    Loop,
 }
 
-/// What an answer took.
+/// Cost of an answer.
 #[derive(Debug, Clone, PartialEq, uniffi::Record)]
 pub struct Report {
-    /// Why it ended.
+    /// Reason for its end.
     pub finish: Finish,
     /// Tokens of the prompt.
     pub prompt_tokens: i64,
-    /// Of these, tokens that came from the cache.
+    /// Prompt tokens that came from the cache, including those from disk.
     pub cached_tokens: i64,
-    /// Of these, tokens that came from disk.
+    /// Cached tokens that came from disk.
     pub disk_tokens: i64,
-    /// Tokens of the prompt that were computed.
+    /// Prompt tokens that were computed.
     pub computed_tokens: i64,
     /// Tokens of the answer.
     pub generated_tokens: i64,
-    /// Why no more of the prompt came from the cache; none where it was cancelled before that was known.
+    /// Why no more of the prompt came from the cache; missing if the answer was cancelled before that was known.
     pub reason: Option<Reason>,
     /// Time in the queue.
     pub queued: Duration,
-    /// Time from there to the first token.
+    /// Time from admission to the first token.
     pub prefill: Duration,
     /// Time from the first token to the last.
     pub decode: Duration,
-    /// What was read of a conversation that is remembered beyond the context.
+    /// Parts of a conversation with memory that the answer has read.
     pub memory: Option<MemoryRead>,
 }
 
-/// What a turn has read of its conversation.
+/// Parts of a conversation that a turn has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
 pub struct MemoryRead {
     /// Messages in the summary.
     pub summarised_messages: i64,
-    /// Messages in no summary, and not read.
+    /// Messages in no summary that were not read.
     pub dropped_messages: i64,
-    /// Messages read as they were said.
+    /// Messages read verbatim.
     pub recent_messages: i64,
-    /// Passages that were quoted.
+    /// Quoted passages of older messages.
     pub quotes: i64,
-    /// Whether a new summary is made behind the answer.
+    /// True if a new summary is made after the answer.
     pub rebuilding: bool,
-    /// Whether the summary is read for the first time.
+    /// True if the summary is read for the first time.
     pub rebuilt: bool,
 }
 
-/// An answer while it is made. Dropping it cancels it.
+/// An answer while it is generated. Dropping it cancels it.
 #[derive(Debug, uniffi::Object)]
 pub struct AnswerHandle {
     /// One thread reads at a time.
@@ -109,26 +111,27 @@ impl AnswerHandle {
 
 #[uniffi::export]
 impl AnswerHandle {
-    /// Waits for the next piece, and returns it with all others that have arrived by then; nothing after the last one.
+    /// Waits for the next piece, and returns it with all others that have arrived; an empty list after the last one.
     pub fn next(&self) -> Result<Vec<Piece>, KvikError> {
         let pieces = self.lock().next_arrived()?;
         Ok(pieces.into_iter().map(Piece::from).collect())
     }
 
-    /// Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+    /// Waits for the end, and returns all pieces that were not read yet: one call for an answer that is not shown as it
+    /// arrives.
     pub fn rest(&self) -> Result<Vec<Piece>, KvikError> {
         let mut answer = self.lock();
         let pieces = answer.by_ref().map(|piece| Ok(piece?.into()));
         pieces.collect()
     }
 
-    /// Ends it at the next step of the model, from any thread. What has arrived by then can still be read, and then its
-    /// report.
+    /// Ends the answer at the next step of the model, from any thread. Pieces that have arrived, and the report, can still
+    /// be read.
     pub fn cancel(&self) {
         self.canceller.cancel();
     }
 
-    /// What it took; none before its last piece was read, or if it failed.
+    /// The report; missing before the last piece was read, and if the answer failed.
     pub fn report(&self) -> Option<Report> {
         self.lock().report().cloned().map(Report::from)
     }
@@ -149,6 +152,7 @@ impl From<kvik_library::Report> for Report {
         let finish = match report.finish {
             kvik_library::Finish::Stop => Finish::Stop,
             kvik_library::Finish::Length => Finish::Length,
+            kvik_library::Finish::Loop => Finish::Loop,
             kvik_library::Finish::Cancelled => Finish::Cancelled,
             _ => Finish::End,
         };

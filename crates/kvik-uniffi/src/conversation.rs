@@ -1,4 +1,4 @@
-//! Conversations that are kept under names, and remembered beyond the context.
+//! Conversations that are stored under names, with summaries beyond the context.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -9,40 +9,40 @@ use crate::error::{KvikError, count, signed};
 use crate::options::AnswerOptions;
 use crate::prompt::Message;
 
-/// What is known of a conversation without reading it.
+/// Metadata of a conversation, known without reading its messages.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Record)]
 pub struct ConversationInfo {
     /// Its id.
     pub id: String,
     /// Its name, if it has one.
     pub name: Option<String>,
-    /// When it began, Unix seconds.
+    /// Time of creation, in Unix seconds.
     pub created_s: i64,
-    /// When it was changed last, Unix seconds.
+    /// Time of the last change, in Unix seconds.
     pub updated_s: i64,
-    /// Messages of it.
+    /// Number of messages.
     pub messages: i64,
 }
 
-/// What is remembered of a conversation beyond its recent messages.
+/// The summary of a conversation's older messages.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Record)]
 pub struct Remembered {
-    /// The newest summary.
+    /// Text of the newest summary.
     pub summary: String,
     /// The first message that it covers.
     pub from: i64,
-    /// The message behind the last that it covers.
+    /// The message after the last that it covers.
     pub until: i64,
-    /// Summaries that it was made from, itself included.
+    /// Number of summaries in the series that led to this one, itself included.
     pub updates: i64,
-    /// Whether somebody who knows better has said it.
+    /// True if the text was corrected by the program.
     pub corrected: bool,
 }
 
-/// A conversation that is kept, for any number of threads; one at a time changes it.
+/// A stored conversation. Any number of threads may use it; only one at a time can change it.
 #[derive(Debug, uniffi::Object)]
 pub struct ConversationHandle {
-    /// None after it was deleted.
+    /// `None` after it was deleted.
     conversation: RwLock<Option<Conversation>>,
 }
 
@@ -59,8 +59,8 @@ impl ConversationHandle {
 
 #[uniffi::export]
 impl ConversationHandle {
-    /// Says something, and answers it. Question and answer are written down together when the answer has ended; one that
-    /// is cancelled, dropped or fails leaves nothing behind.
+    /// Sends messages and answers them. Question and answer are stored together when the answer has ended; a turn that is
+    /// cancelled, dropped or fails stores nothing.
     pub fn say(
         &self,
         messages: Vec<Message>,
@@ -71,39 +71,39 @@ impl ConversationHandle {
         self.call(|conversation| Ok(AnswerHandle::new(conversation.say(&messages, &options)?)))
     }
 
-    /// What is known of it without reading it.
+    /// Metadata of the conversation.
     pub fn info(&self) -> Result<ConversationInfo, KvikError> {
         self.call(|conversation| Ok(conversation.info()?.into()))
     }
 
-    /// What was said in it.
+    /// Messages of the conversation.
     pub fn messages(&self) -> Result<Vec<Message>, KvikError> {
         self.call(|conversation| Ok(conversation.messages()?.into_iter().map(Into::into).collect()))
     }
 
-    /// What is remembered of it beyond its recent messages, if anything.
+    /// The summary of its older messages, if there is one.
     pub fn remembered(&self) -> Result<Option<Remembered>, KvikError> {
         self.call(|conversation| Ok(conversation.remembered()?.map(Into::into)))
     }
 
-    /// From now on its newest summary says this, which its next turn is told.
+    /// Replaces the text of its newest summary; the next turn reads the new text.
     pub fn correct(&self, summary: String) -> Result<Remembered, KvikError> {
         self.call(|conversation| Ok(conversation.correct(&summary)?.into()))
     }
 
-    /// Takes back the messages from this index on, and what is remembered of them.
+    /// Removes the messages from the index `from` on, and the summaries that cover any of them.
     pub fn take_back(&self, from: i64) -> Result<(), KvikError> {
         let from = count("from", from)?;
         self.call(|conversation| Ok(conversation.take_back(from)?))
     }
 
-    /// Gives it another name.
+    /// Renames the conversation.
     pub fn rename(&self, name: String) -> Result<(), KvikError> {
         let mut conversation = self.conversation.write().unwrap_or_else(PoisonError::into_inner);
         Ok(conversation.as_mut().ok_or_else(deleted)?.rename(&name)?)
     }
 
-    /// Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+    /// Deletes the conversation and its summaries. Later calls of the handle fail.
     pub fn delete(&self) -> Result<(), KvikError> {
         let mut conversation = self.conversation.write().unwrap_or_else(PoisonError::into_inner);
         Ok(conversation.take().ok_or_else(deleted)?.delete()?)

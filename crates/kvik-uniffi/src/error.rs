@@ -1,22 +1,22 @@
-//! What a call fails with, by what a program can do about it.
+//! Errors of calls, by what a program can do about them.
 
 use kvik_library::{ConversationError, Error, RequestError};
 
-/// Why a call failed. The message says what was wrong and what helps.
+/// Error of a call. The message says what is wrong and what helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, uniffi::Error)]
 #[uniffi(flat_error)]
 #[non_exhaustive]
 pub enum KvikError {
-    /// An argument is none that the call takes.
+    /// An argument has a value that the call does not accept.
     #[error("{0}")]
     InvalidArgument(String),
     /// The model cannot be read or used.
     #[error("{0}")]
     Model(String),
-    /// A chat was asked for, and the model has no chat template.
+    /// The model has no chat template for a chat.
     #[error("{0}")]
     NoTemplate(String),
-    /// The memory or the sizes asked for cannot be had.
+    /// The memory or the sizes cannot be provided.
     #[error("{0}")]
     Memory(String),
     /// The directory on disk cannot be used.
@@ -25,16 +25,16 @@ pub enum KvikError {
     /// The prompt does not fit the context.
     #[error("{0}")]
     PromptTooLong(String),
-    /// The prompt does not fit the budget of keys and values, or not beside kept prompts.
+    /// The prompt does not fit the budget of keys and values, or not in addition to pinned prompts.
     #[error("{0}")]
     OverBudget(String),
-    /// Kept prompts would take more than they may, or there are as many as there may be.
+    /// Pinned prompts would exceed their limit.
     #[error("{0}")]
     TooManyKept(String),
-    /// There is no such conversation, or it cannot be read or changed so.
+    /// The conversation does not exist, or cannot be read or changed in this way.
     #[error("{0}")]
     Conversation(String),
-    /// As many requests wait as may, or somebody else changes the conversation.
+    /// Too many requests wait, or another call is changing the conversation.
     #[error("{0}")]
     Busy(String),
     /// The engine refused the request for another reason, or the request failed.
@@ -43,7 +43,7 @@ pub enum KvikError {
     /// The model is closed.
     #[error("the model is closed")]
     Closed,
-    /// Something failed inside. Other calls go on.
+    /// An internal failure. Other calls are not affected.
     #[error("{0}")]
     Internal(String),
 }
@@ -65,7 +65,7 @@ impl From<Error> for KvikError {
                 KvikError::Memory
             }
             Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) => KvikError::Disk,
-            Error::PromptTooLong { .. } => KvikError::PromptTooLong,
+            Error::PromptTooLong { .. } | Error::TextTooLong { .. } => KvikError::PromptTooLong,
             Error::OverBudget { .. } => KvikError::OverBudget,
             Error::NoRoomToKeep { .. } | Error::TooManyKept { .. } => KvikError::TooManyKept,
             Error::BadTools(_) | Error::Tools(_) | Error::TwoForms => KvikError::InvalidArgument,
@@ -82,12 +82,12 @@ impl From<Error> for KvikError {
     }
 }
 
-/// A count that other languages give as a signed number.
+/// Converts a count that other languages pass as a signed number.
 pub(crate) fn count(name: &str, number: i64) -> Result<usize, KvikError> {
     usize::try_from(number).map_err(|_| KvikError::argument(name, "is negative"))
 }
 
-/// A count as other languages take it. None of the engine's counts reaches the limit.
+/// Converts a count for other languages. None of the engine's counts reaches the limit.
 pub(crate) fn signed(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }

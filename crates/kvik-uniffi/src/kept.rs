@@ -1,26 +1,26 @@
-//! Prompts under names, what a prompt would cost, and what a text means to the model.
+//! Pinned prompts, the cost of a prompt, embeddings and logits.
 
 use kvik_library::StopReason;
 
 use crate::error::signed;
 
-/// What is known of a kept prompt.
+/// State of a pinned prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Enum)]
 #[non_exhaustive]
 pub enum KeptState {
-    /// Nothing is kept under this name.
+    /// The name has no prompt.
     Unknown,
-    /// Something else is kept under this name.
+    /// The name has another prompt.
     Changed,
-    /// It is kept.
+    /// The prompt is pinned under the name.
     Kept {
-        /// Tokens of it.
+        /// Tokens of the prompt.
         tokens: i64,
-        /// Of these, tokens in RAM.
+        /// Tokens of it in RAM.
         ram_tokens: i64,
-        /// Of these, tokens that would be read from disk.
+        /// Tokens of it that would be read from disk.
         disk_tokens: i64,
-        /// Whether no token of it would have to be computed, but for the last one: an answer begins with that.
+        /// True if only its last token would be computed, with which an answer begins.
         warm: bool,
     },
 }
@@ -29,77 +29,77 @@ pub enum KeptState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Enum)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The whole prompt was known.
+    /// The whole prompt is cached.
     Complete,
-    /// Nothing was ever seen from here on.
+    /// The next tokens were never computed.
     FirstSeen,
-    /// A known prompt continues differently from here.
+    /// A cached prompt continues differently from here.
     Diverged,
-    /// What layers with a window need to go on is not there any more.
+    /// The blocks that layers with a window need to continue are no longer cached.
     WindowDropped,
-    /// No state of the recurrent layers was kept here.
+    /// No state of the recurrent layers was stored here.
     NoStateKept,
-    /// What comes next was known and has been evicted.
+    /// The next block was evicted.
     Evicted,
-    /// What comes next was known and has outlived its time to live.
+    /// The lifetime of the next block has ended.
     Expired,
-    /// What comes next was computed with another model.
+    /// The next block was computed with another model.
     OtherModel,
-    /// What comes next was computed with keys and values in another format.
+    /// The next block was computed with keys and values in another format.
     OtherKvFormat,
-    /// What comes next was kept from being shared.
+    /// The next block belongs to another tenant, or is private.
     OtherTenantOrPrivate,
-    /// Too little is known to be worth taking over.
+    /// The cached prefix is too short to be used.
     BelowMinimum,
-    /// A running answer is computing what comes next.
+    /// A running answer is computing the next block.
     StillComputing,
-    /// The request forgets tokens and computes for itself what comes next.
+    /// The request retains a part of its tokens, and computes the rest for itself.
     Retained,
-    /// The request pools the hidden states of all its tokens, which are not kept.
+    /// The request pools the hidden states of all its tokens, which are not cached.
     Pooled,
-    /// What comes next is on disk and could not be read.
+    /// The next block is on disk and could not be read.
     LoadFailed,
-    /// What comes next is on disk, and computing it takes less time than reading it.
+    /// The next block is on disk, and computing it takes less time than reading it.
     RecomputeWasCheaper,
-    /// A reason that this definition does not name yet.
+    /// A reason that this version does not name.
     Other,
 }
 
-/// What a prompt would find in the cache now.
+/// Cached part of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Record)]
 pub struct Explanation {
     /// Tokens of the prompt.
     pub prompt_tokens: i64,
-    /// Of these, tokens that would not be computed.
+    /// Prompt tokens that would not be computed.
     pub known_tokens: i64,
-    /// Of these, tokens that would be read from disk.
+    /// Prompt tokens that would be read from disk.
     pub disk_tokens: i64,
-    /// Why no more are known.
+    /// Why no more are cached.
     pub reason: Reason,
-    /// The text of the first token that is not known; none where all are.
+    /// Text of the first token that is not cached; missing if all are.
     pub stopped_at: Option<String>,
 }
 
-/// What a text means to the model.
+/// Embedding of a text.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Record)]
 pub struct Embedding {
-    /// `[d_model]`, of length 1: each number an `f32` of four bytes, the lowest first. Bytes cross at once; a list of
-    /// numbers would be read one by one.
+    /// `[d_model]`, of length 1: each number is an `f32` of four bytes, the lowest byte first. Bytes cross the language
+    /// boundary at once; a list of numbers would be read one by one.
     pub vector: Vec<u8>,
     /// Tokens of the text.
     pub prompt_tokens: i64,
-    /// Of these, tokens that came from the cache.
+    /// Tokens that came from the cache.
     pub cached_tokens: i64,
 }
 
-/// How likely tokens are to come next.
+/// Logits of the next token.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Record)]
 pub struct Logits {
-    /// In the order in which they were asked for, as the numbers of an embedding's vector.
+    /// In the order of the requested tokens, in the format of an embedding's vector.
     pub values: Vec<u8>,
     /// Tokens of the prompt.
     pub prompt_tokens: i64,
-    /// Of these, tokens that came from the cache.
+    /// Tokens that came from the cache.
     pub cached_tokens: i64,
 }
 

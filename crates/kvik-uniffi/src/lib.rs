@@ -1,18 +1,19 @@
 //! kvik in Kotlin, Swift and Python: one definition, from which uniffi generates their sources.
 //!
-//! It adds nothing to `kvik-library` but what crossing a language takes: signed numbers, records, handles that may be
-//! closed while other threads use them, and answers that are read in batches. Each language has a small face of its own
-//! over the generated sources, in `bindings/`; names that end in `Handle` are for these faces.
+//! It adds to `kvik-library` only what crossing a language needs: signed numbers, records, handles that can be closed
+//! while other threads use them, and answers that are read in batches. Each language has a small interface of its own
+//! over the generated sources, in `bindings/`; types whose names end in `Handle` are for these interfaces.
 //!
 //! ```text
-//! error         what a call fails with
-//! options       what a model is opened with and an answer is asked for with
+//! error         errors of calls
+//! options       options of a model and of an answer
 //! prompt        messages and texts
+//! sampling      settings of the sampler, and their sources
 //! model         opening, asking, closing
 //! answer        pieces and the report
-//! conversation  what is kept of a chat, and remembered
-//! kept          prompts under names; what a prompt costs
-//! system        memory, background, numbers
+//! conversation  stored conversations and their summaries
+//! kept          pinned prompts, the cost of a prompt, embeddings and logits
+//! system        memory, background, statistics
 //! ```
 
 #![deny(unsafe_code)]
@@ -24,15 +25,17 @@ mod kept;
 mod model;
 mod options;
 mod prompt;
+mod sampling;
 mod system;
 
-pub use answer::{AnswerHandle, Finish, MemoryRead, Piece, Report};
-pub use conversation::{ConversationHandle, ConversationInfo, Remembered};
-pub use error::KvikError;
-pub use kept::{Embedding, Explanation, KeptState, Logits, Reason};
-pub use model::ModelHandle;
-pub use options::{AnswerOptions, Constraint, MemoryOptions, ModelOptions};
-pub use prompt::{Message, Prompt, Role, ToolCall};
-pub use system::{DiskStats, Flushed, MemoryPressure, Released, Stats};
+pub use answer::*;
+pub use conversation::*;
+pub use error::*;
+pub use kept::*;
+pub use model::*;
+pub use options::*;
+pub use prompt::*;
+pub use sampling::*;
+pub use system::*;
 
 uniffi::setup_scaffolding!("kvik");

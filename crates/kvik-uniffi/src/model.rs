@@ -1,4 +1,4 @@
-//! A model's handle: opening, asking, closing.
+//! The handle of a model: opening, asking, closing.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -10,22 +10,23 @@ use crate::error::{KvikError, count, signed};
 use crate::kept::{Embedding, Explanation, KeptState, Logits};
 use crate::options::{AnswerOptions, ModelOptions};
 use crate::prompt::Prompt;
+use crate::sampling::ModelSampling;
 use crate::system::{Flushed, MemoryPressure, Released, Stats};
 
 /// An open model, for any number of threads.
 ///
-/// Languages with a garbage collector end objects when they like, so that a handle can be closed, once, while others hold
-/// it. Calls hold the lock for reading: closing waits for those that are under way, and later ones fail as closed. Answers
-/// do not hold it: closing cancels them.
+/// A garbage collector may destroy objects at any time, so a handle can be closed, once, while others hold it. Calls hold
+/// the lock for reading: closing waits for running calls, and later ones fail as closed. Answers do not hold the lock:
+/// closing cancels them.
 #[derive(Debug, uniffi::Object)]
 pub struct ModelHandle {
-    /// None after it was closed.
+    /// `None` after it was closed.
     model: RwLock<Option<Model>>,
 }
 
 #[uniffi::export]
 impl ModelHandle {
-    /// Opens a GGUF file, or a directory as Hugging Face lays it out.
+    /// Opens a GGUF file, or a directory in Hugging Face's layout.
     #[uniffi::constructor]
     pub fn open(path: String, options: ModelOptions) -> Result<Arc<ModelHandle>, KvikError> {
         open(path.as_str().into(), options)
@@ -38,8 +39,8 @@ impl ModelHandle {
     }
 
     /// Opens a GGUF file inside an open file, which is mapped: `descriptor`, `offset` and `bytes` as a phone's asset
-    /// store gives them; without `bytes` it goes up to the end. The descriptor stays the caller's, who may close it after
-    /// the call.
+    /// manager provides them; without `bytes` the part extends to the end of the file. The caller keeps the descriptor and
+    /// may close it after the call.
     #[uniffi::constructor]
     pub fn open_descriptor(
         descriptor: i32,
@@ -52,29 +53,29 @@ impl ModelHandle {
         open(Source::Descriptor { file: duplicate(descriptor)?, offset, bytes }, options)
     }
 
-    /// Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
+    /// Continues a text, or answers messages: a cached prefix of the prompt is not computed again.
     pub fn generate(&self, prompt: Prompt, options: AnswerOptions) -> Result<Arc<AnswerHandle>, KvikError> {
         let options = options.read()?;
         self.call(|model| Ok(AnswerHandle::new(model.generate(prompt, &options)?)))
     }
 
-    /// The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
-    /// in it.
+    /// Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
+    /// answered in it.
     pub fn conversation(&self, reference: String) -> Result<Arc<ConversationHandle>, KvikError> {
         self.call(|model| Ok(ConversationHandle::new(model.conversation(reference))))
     }
 
-    /// All conversations, those that were changed last first.
+    /// All conversations, the most recently changed first.
     pub fn conversations(&self) -> Result<Vec<ConversationInfo>, KvikError> {
         self.call(|model| Ok(model.conversations().into_iter().map(Into::into).collect()))
     }
 
-    /// What a text means to the model.
+    /// Embedding of a text.
     pub fn embed(&self, text: String) -> Result<Embedding, KvikError> {
         self.call(|model| Ok(model.embed(&text)?.into()))
     }
 
-    /// How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+    /// Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
     pub fn logits(&self, prompt: Prompt, tokens: Option<Vec<i32>>) -> Result<Logits, KvikError> {
         let tokens = tokens.map(|tokens| read_tokens(&tokens)).transpose()?;
         self.call(|model| match tokens {
@@ -83,68 +84,74 @@ impl ModelHandle {
         })
     }
 
-    /// The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+    /// Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens.
     pub fn tokens(&self, text: String) -> Result<Vec<i32>, KvikError> {
         let signed = |token| i32::try_from(token).expect("a vocabulary has fewer than 2^31 tokens");
         self.call(|model| Ok(model.tokens(&text)?.into_iter().map(signed).collect()))
     }
 
-    /// The text of tokens.
+    /// Text of tokens.
     pub fn text_of(&self, tokens: Vec<i32>) -> Result<String, KvikError> {
         let tokens = read_tokens(&tokens)?;
         self.call(|model| Ok(model.text_of(&tokens)?))
     }
 
-    /// Tokens of a prompt.
+    /// Number of tokens of a prompt.
     pub fn count_tokens(&self, prompt: Prompt) -> Result<i64, KvikError> {
         self.call(|model| Ok(signed(model.count_tokens(prompt)?)))
     }
 
-    /// What a prompt would find in the cache now, and why not more. Computes and changes nothing.
+    /// Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
     pub fn explain(&self, prompt: Prompt) -> Result<Explanation, KvikError> {
         self.call(|model| Ok(model.explain(prompt)?.into()))
     }
 
-    /// Computes what other prompts begin with, as far as it is not known, and keeps it under a name until it is forgotten.
-    /// What the name stood for before is unpinned.
+    /// Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
+    /// The previous prompt of the name is unpinned.
     pub fn keep_prompt(&self, id: String, prompt: Prompt) -> Result<KeptState, KvikError> {
         self.call(|model| Ok(model.keep_prompt(&id, prompt)?.into()))
     }
 
-    /// Whether this is what is kept under a name, and how much of it need not be computed.
+    /// Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
     pub fn is_kept(&self, id: String, prompt: Prompt) -> Result<KeptState, KvikError> {
         self.call(|model| Ok(model.is_kept(&id, prompt)?.into()))
     }
 
-    /// Unpins what is kept under a name, unless something else needs it. Whether there was such a name.
+    /// Unpins the prompt of a name, unless another name has the same tokens. Returns whether the name existed.
     pub fn forget_prompt(&self, id: String) -> Result<bool, KvikError> {
         self.call(|model| Ok(model.forget_prompt(&id)?))
     }
 
-    /// Tokens of a prompt and its answer together.
+    /// Maximum tokens of a prompt and its answer together.
     pub fn context_tokens(&self) -> Result<i64, KvikError> {
         self.call(|model| Ok(signed(model.context_tokens())))
     }
 
-    /// The engine's numbers after its last step.
+    /// The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each
+    /// setting with its source. `reasoning` is that of the options: some makers recommend other settings without it.
+    pub fn sampling(&self, reasoning: Option<bool>) -> Result<ModelSampling, KvikError> {
+        self.call(|model| Ok(model.sampling(reasoning).into()))
+    }
+
+    /// Statistics of the engine after its last step.
     pub fn stats(&self) -> Result<Stats, KvikError> {
         self.call(|model| Ok(model.stats().into()))
     }
 
-    /// Releases memory to the system: first what is computed goes to the disk, for which it has 50 ms, then cached prefixes
-    /// are evicted, those worth least first.
+    /// Releases memory to the system: computed blocks get 50 ms to reach the disk, then cached prefixes are evicted, the
+    /// least valuable first.
     pub fn on_memory_pressure(&self, level: MemoryPressure) -> Result<Released, KvikError> {
         self.call(|model| Ok(model.on_memory_pressure(level.into())?.into()))
     }
 
-    /// Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
-    /// computed is on disk. Then no thread of the model runs until something is asked again.
+    /// Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
+    /// 100 ms and the running step. After that no thread of the model runs until the next call.
     pub fn on_background(&self) -> Result<Flushed, KvikError> {
         self.call(|model| Ok(model.on_background()?.into()))
     }
 
-    /// Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Other calls
-    /// fail as closed from then on; none is returned where another call closed it.
+    /// Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Later calls
+    /// fail as closed. Returns nothing if another call has closed the model.
     pub fn shut_down(&self) -> Result<Option<Flushed>, KvikError> {
         let model = self.model.write().unwrap_or_else(PoisonError::into_inner).take();
         Ok(model.map(Model::close).transpose()?.map(Flushed::from))
@@ -162,7 +169,7 @@ impl ModelHandle {
     }
 }
 
-/// Tokens as other languages take them.
+/// Converts the signed tokens of other languages.
 fn read_tokens(tokens: &[i32]) -> Result<Vec<Token>, KvikError> {
     let read =
         |&token| Token::try_from(token).map_err(|_| KvikError::argument("tokens", "has a negative one"));
@@ -174,7 +181,7 @@ fn open(source: Source, options: ModelOptions) -> Result<Arc<ModelHandle>, KvikE
     Ok(Arc::new(ModelHandle { model: RwLock::new(Some(model)) }))
 }
 
-/// An own descriptor of an open file.
+/// A duplicate of an open file's descriptor.
 #[cfg(unix)]
 fn duplicate(descriptor: i32) -> Result<std::fs::File, KvikError> {
     use std::os::fd::BorrowedFd;

@@ -1,70 +1,71 @@
-//! What a model is opened with, and what an answer is asked for with.
+//! Options of a model and of an answer.
 
 use kvik_library::{
-    DiskOptions, KvFormats, MemoryConfig, Options, Sampling, Source, ToolChoice, tool_choice_from_name,
-    tools_from_json,
+    DiskOptions, KvFormats, MemoryConfig, Options, SamplingOptions, Source, ToolChoice,
+    tool_choice_from_name, tools_from_json,
 };
 
 use crate::error::{KvikError, count};
 
-/// What a model is opened with. Where nothing is said, the usual is taken.
+/// Options of a model. An option that is missing has its default.
 #[derive(Debug, Clone, PartialEq, Default, uniffi::Record)]
 pub struct ModelOptions {
-    /// Bytes of RAM for keys and values: half of the free memory, at most 8 GiB. Memory is taken as it is used.
+    /// Bytes of RAM for keys and values; by default half of the free memory, at most 8 GiB. Memory is allocated as it is
+    /// used.
     #[uniffi(default = None)]
     pub kv_bytes: Option<i64>,
-    /// Format of keys and values: `f16`. Smaller ones are `q8`, `q4`, or `q8/q4` for keys and values.
+    /// Format of keys and values; `f16` by default. Smaller ones are `q8`, `q4`, or `q8/q4` for keys and values.
     #[uniffi(default = None)]
     pub kv_format: Option<String>,
-    /// Tokens of a prompt and its answer together: the model's own, or what fits.
+    /// Maximum tokens of a prompt and its answer together; by default the model's own, or what fits the memory.
     #[uniffi(default = None)]
     pub context_tokens: Option<i64>,
-    /// Threads that compute: the number of fast cores.
+    /// Compute threads; by default the number of fast cores.
     #[uniffi(default = None)]
     pub threads: Option<i64>,
-    /// The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: 1. Answers are the
-    /// same.
+    /// Fraction of time in which to compute, above 0 and at most 1, for a device that must stay cool; 1 by default. Answers
+    /// do not change.
     #[uniffi(default = None)]
     pub time_share: Option<f64>,
-    /// Answers computed at the same time: 4.
+    /// Maximum number of answers computed at the same time; 4 by default. Others wait.
     #[uniffi(default = None)]
     pub parallel: Option<i64>,
-    /// Directory in which computed blocks outlive the process: none.
+    /// Directory in which computed blocks outlive the process; none by default.
     #[uniffi(default = None)]
     pub disk_dir: Option<String>,
-    /// Its size in bytes at most, and never more than a tenth of the free space: 2 GiB.
+    /// Maximum bytes in that directory, never more than a tenth of the free space; 2 GiB by default.
     #[uniffi(default = None)]
     pub disk_bytes_max: Option<i64>,
-    /// Directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as long
-    /// as the model is open.
+    /// Directory where conversations are stored. They cannot be recomputed, so it must not be a cache directory. Without
+    /// it, they last as long as the model is open.
     #[uniffi(default = None)]
     pub conversations_dir: Option<String>,
-    /// How conversations go on beyond the context: as its size suggests.
+    /// Options of conversations that exceed the context; by default scaled to it.
     #[uniffi(default = None)]
     pub memory: Option<MemoryOptions>,
 }
 
-/// How conversations go on beyond the context. Where nothing is said, bounds are scaled to it.
+/// Options of conversations that exceed the context. A bound that is missing is scaled to the context.
 #[derive(Debug, Clone, PartialEq, Eq, Default, uniffi::Record)]
 pub struct MemoryOptions {
-    /// Tokens of recent messages that a summary leaves.
+    /// Maximum tokens of the recent messages that a summary leaves out.
     #[uniffi(default = None)]
     pub recent_tokens_max: Option<i64>,
-    /// Tokens of a summary at most.
+    /// Maximum tokens of a summary.
     #[uniffi(default = None)]
     pub summary_tokens_max: Option<i64>,
-    /// Tokens beyond the recent ones of which a new summary is made.
+    /// Tokens beyond the recent messages that trigger a new summary.
     #[uniffi(default = None)]
     pub trigger_tokens: Option<i64>,
-    /// Tokens of older messages that are quoted at a question which they fit.
+    /// Maximum tokens of older messages that are quoted where they match the question.
     #[uniffi(default = None)]
     pub quotes_tokens_max: Option<i64>,
-    /// Whether the opening exchange always stays as it was said.
+    /// True if the first exchange always stays verbatim.
     #[uniffi(default = false)]
     pub protect_first: bool,
 }
 
-/// What holds an answer to a form.
+/// Constraint on the form of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Enum)]
 pub enum Constraint {
     /// Any JSON object.
@@ -86,72 +87,61 @@ pub enum Constraint {
     },
 }
 
-/// What an answer is asked for with: the likeliest tokens up to the end of the context, where nothing else is said.
-#[derive(Debug, Clone, PartialEq, uniffi::Record)]
+/// Options of an answer. A setting of the sampler that is missing is the model's: what its makers recommend, else kvik's
+/// default.
+#[derive(Debug, Clone, PartialEq, Default, uniffi::Record)]
 pub struct AnswerOptions {
-    /// Tokens of the answer at most; the rest of the context where that is not said.
+    /// Maximum tokens of the answer; by default the rest of the context.
     #[uniffi(default = None)]
     pub max_tokens: Option<i64>,
-    /// Tokens that it has before the model may end it.
+    /// Minimum tokens of the answer: before them the model cannot end it.
     #[uniffi(default = 0)]
     pub min_tokens: i64,
-    /// The answer ends before the first of these.
+    /// Stop texts: the answer ends before the first of these.
     #[uniffi(default = [])]
     pub stop: Vec<String>,
-    /// How far from the likeliest tokens it may go; 0 takes these.
-    #[uniffi(default = 0.0)]
-    pub temperature: f64,
+    /// Ends an answer that only repeats itself, as small models do.
+    #[uniffi(default = false)]
+    pub stop_loops: bool,
+    /// Sampling temperature; 0 takes the likeliest token at each position.
+    #[uniffi(default = None)]
+    pub temperature: Option<f64>,
     /// Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
-    #[uniffi(default = 1.0)]
-    pub top_p: f64,
-    /// Keeps so many of the likeliest tokens; 0 keeps all.
-    #[uniffi(default = 0)]
-    pub top_k: i64,
-    /// Drops tokens below this share of the likeliest; 0 keeps all.
-    #[uniffi(default = 0.0)]
-    pub min_p: f64,
-    /// Divides the logits of tokens that were seen; 1 is off.
-    #[uniffi(default = 1.0)]
-    pub repetition_penalty: f64,
-    /// The same seed gives the same text.
-    #[uniffi(default = 0)]
-    pub seed: i64,
+    #[uniffi(default = None)]
+    pub top_p: Option<f64>,
+    /// Keeps this many of the likeliest tokens; 0 keeps all.
+    #[uniffi(default = None)]
+    pub top_k: Option<i64>,
+    /// Drops tokens below this share of the likeliest one's probability; 0 keeps all.
+    #[uniffi(default = None)]
+    pub min_p: Option<f64>,
+    /// Divides the logits of tokens that occurred; 1 is off.
+    #[uniffi(default = None)]
+    pub repetition_penalty: Option<f64>,
+    /// Subtracted once from the logits of generated tokens; 0 is off.
+    #[uniffi(default = None)]
+    pub presence_penalty: Option<f64>,
+    /// Subtracted per occurrence from the logits of generated tokens; 0 is off.
+    #[uniffi(default = None)]
+    pub frequency_penalty: Option<f64>,
+    /// Seed of the sampler: the same seed gives the same text. Random by default.
+    #[uniffi(default = None)]
+    pub seed: Option<i64>,
     /// Switches reasoning before the answer to a chat on or off, for models that have it.
     #[uniffi(default = None)]
     pub reasoning: Option<bool>,
-    /// Tools that the answer to a chat may call, as OpenAI writes them: a list in JSON.
+    /// Tools that the answer to a chat may call, in OpenAI's format: a JSON array.
     #[uniffi(default = None)]
     pub tools: Option<String>,
     /// Which of them it calls: `none`, `auto`, `required`, or the name of one.
     #[uniffi(default = None)]
     pub tool_choice: Option<String>,
-    /// Whether it may call several; one, where one has to be called, if that is not said.
+    /// True if it may call several; by default, a forced call is the only one.
     #[uniffi(default = None)]
     pub parallel_tool_calls: Option<bool>,
-    /// Holds the answer to a form.
+    /// Constraint on the form of the answer.
     #[uniffi(default = None)]
     pub constraint: Option<Constraint>,
-}
-
-impl Default for AnswerOptions {
-    fn default() -> AnswerOptions {
-        AnswerOptions {
-            max_tokens: None,
-            min_tokens: 0,
-            stop: Vec::new(),
-            temperature: 0.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            seed: 0,
-            reasoning: None,
-            tools: None,
-            tool_choice: None,
-            parallel_tool_calls: None,
-            constraint: None,
-        }
-    }
 }
 
 impl ModelOptions {
@@ -218,26 +208,32 @@ impl Constraint {
 
 impl AnswerOptions {
     pub(crate) fn read(self) -> Result<kvik_library::AnswerOptions, KvikError> {
-        let sampling = Sampling {
-            temperature: share("temperature", self.temperature)?,
-            top_p: share("top_p", self.top_p)?,
-            top_k: count("top_k", self.top_k)?,
-            min_p: share("min_p", self.min_p)?,
-            repetition_penalty: share("repetition_penalty", self.repetition_penalty)?,
-            min_tokens: count("min_tokens", self.min_tokens)?,
-            seed: self.seed as u64,
-            ..Sampling::GREEDY
+        let positive = |name, number: Option<f64>| number.map(|number| share(name, number)).transpose();
+        let penalty = |name, number: Option<f64>| number.map(|number| finite(name, number)).transpose();
+        let counted = |name, number: Option<i64>| number.map(|number| count(name, number)).transpose();
+        let sampling = SamplingOptions {
+            temperature: positive("temperature", self.temperature)?,
+            top_p: positive("top_p", self.top_p)?,
+            top_k: counted("top_k", self.top_k)?,
+            min_p: positive("min_p", self.min_p)?,
+            repetition_penalty: positive("repetition_penalty", self.repetition_penalty)?,
+            presence_penalty: penalty("presence_penalty", self.presence_penalty)?,
+            frequency_penalty: penalty("frequency_penalty", self.frequency_penalty)?,
+            penalty_last_n: None,
         };
         Ok(kvik_library::AnswerOptions {
-            max_tokens: self.max_tokens.map(|tokens| count("max_tokens", tokens)).transpose()?,
+            max_tokens: counted("max_tokens", self.max_tokens)?,
+            min_tokens: count("min_tokens", self.min_tokens)?,
             stop: self.stop,
+            stop_loops: self.stop_loops,
             sampling,
+            seed: self.seed.map(|seed| seed as u64),
             reasoning: self.reasoning,
             tools: self.tools.map_or(Ok(Vec::new()), |tools| tools_from_json(&tools))?,
             tool_choice: self.tool_choice.map_or(ToolChoice::Auto, |choice| tool_choice_from_name(&choice)),
             parallel_tool_calls: self.parallel_tool_calls,
             constraint: self.constraint.map(Constraint::read).transpose()?,
-            retention: None,
+            ..kvik_library::AnswerOptions::RECOMMENDED
         })
     }
 }
@@ -249,7 +245,14 @@ fn time_share(share: f64) -> Result<f32, KvikError> {
     }
 }
 
-/// A number that is neither negative nor none.
+fn finite(name: &str, number: f64) -> Result<f32, KvikError> {
+    match number.is_finite() {
+        true => Ok(number as f32),
+        false => Err(KvikError::argument(name, "is no number")),
+    }
+}
+
+/// A number that is neither negative nor NaN.
 fn share(name: &str, number: f64) -> Result<f32, KvikError> {
     match number >= 0.0 {
         true => Ok(number as f32),
@@ -262,15 +265,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_is_the_usual() {
+    fn missing_options_have_their_defaults() {
         let usual = Options::new("a.gguf");
         let options = ModelOptions::default().read("a.gguf".into()).unwrap();
         assert_eq!(format!("{options:?}"), format!("{usual:?}"));
-        assert_eq!(AnswerOptions::default().read(), Ok(kvik_library::AnswerOptions::GREEDY));
+        assert_eq!(AnswerOptions::default().read(), Ok(kvik_library::AnswerOptions::RECOMMENDED));
     }
 
     #[test]
-    fn what_is_said_arrives() {
+    fn options_that_are_set_arrive() {
         let options = ModelOptions {
             kv_bytes: Some(7),
             kv_format: Some("q8/q4".into()),
@@ -284,6 +287,23 @@ mod tests {
         assert_eq!((read.kv_bytes, read.kv_formats.to_string(), read.parallel), (Some(7), "q8/q4".into(), 2));
         assert_eq!(read.time_share, 0.5);
         assert_eq!(read.disk, Some(DiskOptions { dir: "dir".into(), bytes_max: 9 }));
+        let options = AnswerOptions {
+            min_tokens: 2,
+            temperature: Some(0.0),
+            top_k: Some(0),
+            presence_penalty: Some(-0.5),
+            seed: Some(-1),
+            ..AnswerOptions::default()
+        };
+        let read = options.read().unwrap();
+        assert_eq!((read.min_tokens, read.seed), (2, Some(u64::MAX)));
+        let expect = SamplingOptions {
+            temperature: Some(0.0),
+            top_k: Some(0),
+            presence_penalty: Some(-0.5),
+            ..SamplingOptions::NONE
+        };
+        assert_eq!(read.sampling, expect);
     }
 
     #[test]
@@ -300,9 +320,16 @@ mod tests {
             check(ModelOptions { time_share: Some(share), ..usual() }, "`time_share`");
         }
         check(ModelOptions { kv_format: Some("q9".into()), ..usual() }, "q9");
-        for temperature in [-0.1, f64::NAN] {
-            let error = AnswerOptions { temperature, ..AnswerOptions::default() }.read().unwrap_err();
-            assert!(error.to_string().contains("`temperature`"), "{error}");
+        let check = |options: AnswerOptions, expect: &str| {
+            let error = options.read().unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        };
+        let usual = AnswerOptions::default;
+        for number in [-0.1, f64::NAN] {
+            check(AnswerOptions { temperature: Some(number), ..usual() }, "`temperature`");
+            check(AnswerOptions { min_p: Some(number), ..usual() }, "`min_p`");
         }
+        check(AnswerOptions { top_k: Some(-1), ..usual() }, "`top_k`");
+        check(AnswerOptions { frequency_penalty: Some(f64::INFINITY), ..usual() }, "`frequency_penalty`");
     }
 }

@@ -1,54 +1,54 @@
-//! What a model is asked: a text to continue, or messages to answer.
+//! Prompts: a text to continue, or messages to answer.
 
-/// Who says a message.
+/// Role of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Enum)]
 pub enum Role {
-    /// The program, to the model.
+    /// Instructions of the program to the model.
     System,
-    /// The user.
+    /// Input of the user.
     User,
-    /// The model.
+    /// Output of the model.
     Assistant,
-    /// A tool that the model called.
+    /// Result of a tool call.
     Tool,
 }
 
 /// A message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Record)]
 pub struct Message {
-    /// Who says it.
+    /// Role of the message.
     pub role: Role,
-    /// What is said.
+    /// Text of the message.
     pub content: String,
-    /// Calls of the model.
+    /// Tool calls of the model.
     #[uniffi(default = [])]
     pub tool_calls: Vec<ToolCall>,
-    /// The call that the result of a tool answers.
+    /// Id of the call that a tool's result answers.
     #[uniffi(default = None)]
     pub tool_call_id: Option<String>,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Record)]
 pub struct ToolCall {
-    /// What its result names it by.
+    /// Id that the call's result refers to.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// Its arguments: JSON, as the model wrote it.
+    /// Arguments: JSON, as the model wrote it.
     pub arguments: String,
 }
 
-/// What a model is asked.
+/// A prompt of a model.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Enum)]
 pub enum Prompt {
-    /// A text to continue as it is. Names of control tokens in it stand for these tokens: texts of users belong into
+    /// A text to continue as it is. Names of control tokens in it are parsed as these tokens, so users' texts belong in
     /// messages.
     Text {
         /// The text.
         text: String,
     },
-    /// Messages, in the form of the model's chat template. Nothing in them is taken for a control token.
+    /// Messages, rendered by the model's chat template. Nothing in them is parsed as a control token.
     Messages {
         /// The messages.
         messages: Vec<Message>,

@@ -1,69 +1,69 @@
-//! What an operating system asks for, and numbers.
+//! Requests of the operating system, and statistics.
 
 use crate::error::signed;
 
-/// How much memory the system wants back.
+/// Amount of memory that the system requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Enum)]
 pub enum MemoryPressure {
-    /// Some: half of the cached prefixes, those worth least, and all that is free.
+    /// Half of the cached prefixes, the least valuable ones, and all free memory.
     Moderate,
-    /// More: three quarters of the cached prefixes.
+    /// Three quarters of the cached prefixes.
     High,
-    /// All that is not kept under a name or in use.
+    /// All that is neither pinned nor in use.
     Critical,
 }
 
-/// What was released to the system.
+/// Memory that was released to the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
 pub struct Released {
     /// Bytes of cached prefixes that were evicted.
     pub evicted_bytes: i64,
-    /// Bytes that hold nothing now, and take no memory until they are used again.
+    /// Free bytes, which take no memory until they are used again.
     pub free_bytes: i64,
 }
 
-/// What is durable.
+/// State of the disk after a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
 pub struct Flushed {
-    /// Whether no request runs or waits.
+    /// True if no request runs or waits.
     pub is_idle: bool,
-    /// Computed blocks that are still to be written.
+    /// Number of computed blocks that are still to be written.
     pub unwritten_blocks: i64,
 }
 
-/// The engine after its last step.
+/// Statistics of the engine after its last step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
 pub struct Stats {
-    /// Answers being computed.
+    /// Number of answers being computed.
     pub running: i64,
-    /// Answers that wait.
+    /// Number of waiting answers.
     pub waiting: i64,
     /// Bytes for keys and values.
     pub kv_bytes: i64,
-    /// Of these, bytes that hold cached prefixes.
+    /// Bytes that hold cached prefixes.
     pub kv_cached_bytes: i64,
-    /// Of these, bytes of running answers alone.
+    /// Bytes that only running answers use.
     pub kv_running_bytes: i64,
-    /// Of these, bytes that hold nothing.
+    /// Free bytes.
     pub kv_free_bytes: i64,
     /// Prompt tokens so far.
     pub prompt_tokens: i64,
-    /// Of these, prompt tokens that came from the cache.
+    /// Prompt tokens that came from the cache.
     pub cached_tokens: i64,
     /// Tokens generated so far.
     pub generated_tokens: i64,
-    /// The cache on disk, if there is one.
+    /// Statistics of the cache on disk, if there is one.
     pub disk: Option<DiskStats>,
 }
 
-/// The cache on disk.
+/// Statistics of the cache on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
 pub struct DiskStats {
-    /// Blocks there is room for.
+    /// Capacity in blocks.
     pub blocks: i64,
-    /// Blocks held.
+    /// Number of stored blocks.
     pub used_blocks: i64,
-    /// Computed blocks that are still to be written.
+    /// Number of computed blocks that are still to be written.
     pub unwritten_blocks: i64,
 }
 

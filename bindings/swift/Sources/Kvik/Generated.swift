@@ -630,34 +630,35 @@ fileprivate struct FfiConverterDuration: FfiConverterRustBuffer {
 
 
 /**
- * An answer while it is made. Dropping it cancels it.
+ * An answer while it is generated. Dropping it cancels it.
  */
 public protocol AnswerHandleProtocol: AnyObject, Sendable {
 
     /**
-     * Ends it at the next step of the model, from any thread. What has arrived by then can still be read, and then its
-     * report.
+     * Ends the answer at the next step of the model, from any thread. Pieces that have arrived, and the report, can still
+     * be read.
      */
     func cancel()
 
     /**
-     * Waits for the next piece, and returns it with all others that have arrived by then; nothing after the last one.
+     * Waits for the next piece, and returns it with all others that have arrived; an empty list after the last one.
      */
     func next() throws  -> [Piece]
 
     /**
-     * What it took; none before its last piece was read, or if it failed.
+     * The report; missing before the last piece was read, and if the answer failed.
      */
     func report()  -> Report?
 
     /**
-     * Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+     * Waits for the end, and returns all pieces that were not read yet: one call for an answer that is not shown as it
+     * arrives.
      */
     func rest() throws  -> [Piece]
 
 }
 /**
- * An answer while it is made. Dropping it cancels it.
+ * An answer while it is generated. Dropping it cancels it.
  */
 open class AnswerHandle: AnswerHandleProtocol, @unchecked Sendable {
     fileprivate let handle: UInt64
@@ -713,8 +714,8 @@ open class AnswerHandle: AnswerHandleProtocol, @unchecked Sendable {
 
 
     /**
-     * Ends it at the next step of the model, from any thread. What has arrived by then can still be read, and then its
-     * report.
+     * Ends the answer at the next step of the model, from any thread. Pieces that have arrived, and the report, can still
+     * be read.
      */
 open func cancel()  {try! rustCall() {
         uniffiCallStatus in
@@ -725,7 +726,7 @@ open func cancel()  {try! rustCall() {
 }
 
     /**
-     * Waits for the next piece, and returns it with all others that have arrived by then; nothing after the last one.
+     * Waits for the next piece, and returns it with all others that have arrived; an empty list after the last one.
      */
 open func next()throws  -> [Piece]  {
     return try  FfiConverterSequenceTypePiece.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -737,7 +738,7 @@ open func next()throws  -> [Piece]  {
 }
 
     /**
-     * What it took; none before its last piece was read, or if it failed.
+     * The report; missing before the last piece was read, and if the answer failed.
      */
 open func report() -> Report?  {
     return try!  FfiConverterOptionTypeReport.lift(try! rustCall() {
@@ -749,7 +750,8 @@ open func report() -> Report?  {
 }
 
     /**
-     * Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+     * Waits for the end, and returns all pieces that were not read yet: one call for an answer that is not shown as it
+     * arrives.
      */
 open func rest()throws  -> [Piece]  {
     return try  FfiConverterSequenceTypePiece.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -811,54 +813,54 @@ public func FfiConverterTypeAnswerHandle_lower(_ value: AnswerHandle) -> UInt64 
 
 
 /**
- * A conversation that is kept, for any number of threads; one at a time changes it.
+ * A stored conversation. Any number of threads may use it; only one at a time can change it.
  */
 public protocol ConversationHandleProtocol: AnyObject, Sendable {
 
     /**
-     * From now on its newest summary says this, which its next turn is told.
+     * Replaces the text of its newest summary; the next turn reads the new text.
      */
     func correct(summary: String) throws  -> Remembered
 
     /**
-     * Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+     * Deletes the conversation and its summaries. Later calls of the handle fail.
      */
     func delete() throws
 
     /**
-     * What is known of it without reading it.
+     * Metadata of the conversation.
      */
     func info() throws  -> ConversationInfo
 
     /**
-     * What was said in it.
+     * Messages of the conversation.
      */
     func messages() throws  -> [Message]
 
     /**
-     * What is remembered of it beyond its recent messages, if anything.
+     * The summary of its older messages, if there is one.
      */
     func remembered() throws  -> Remembered?
 
     /**
-     * Gives it another name.
+     * Renames the conversation.
      */
     func rename(name: String) throws
 
     /**
-     * Says something, and answers it. Question and answer are written down together when the answer has ended; one that
-     * is cancelled, dropped or fails leaves nothing behind.
+     * Sends messages and answers them. Question and answer are stored together when the answer has ended; a turn that is
+     * cancelled, dropped or fails stores nothing.
      */
     func say(messages: [Message], options: AnswerOptions) throws  -> AnswerHandle
 
     /**
-     * Takes back the messages from this index on, and what is remembered of them.
+     * Removes the messages from the index `from` on, and the summaries that cover any of them.
      */
     func takeBack(from: Int64) throws
 
 }
 /**
- * A conversation that is kept, for any number of threads; one at a time changes it.
+ * A stored conversation. Any number of threads may use it; only one at a time can change it.
  */
 open class ConversationHandle: ConversationHandleProtocol, @unchecked Sendable {
     fileprivate let handle: UInt64
@@ -914,7 +916,7 @@ open class ConversationHandle: ConversationHandleProtocol, @unchecked Sendable {
 
 
     /**
-     * From now on its newest summary says this, which its next turn is told.
+     * Replaces the text of its newest summary; the next turn reads the new text.
      */
 open func correct(summary: String)throws  -> Remembered  {
     return try  FfiConverterTypeRemembered_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -927,7 +929,7 @@ open func correct(summary: String)throws  -> Remembered  {
 }
 
     /**
-     * Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+     * Deletes the conversation and its summaries. Later calls of the handle fail.
      */
 open func delete()throws   {try rustCallWithError(FfiConverterTypeKvikError_lift) {
         uniffiCallStatus in
@@ -938,7 +940,7 @@ open func delete()throws   {try rustCallWithError(FfiConverterTypeKvikError_lift
 }
 
     /**
-     * What is known of it without reading it.
+     * Metadata of the conversation.
      */
 open func info()throws  -> ConversationInfo  {
     return try  FfiConverterTypeConversationInfo_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -950,7 +952,7 @@ open func info()throws  -> ConversationInfo  {
 }
 
     /**
-     * What was said in it.
+     * Messages of the conversation.
      */
 open func messages()throws  -> [Message]  {
     return try  FfiConverterSequenceTypeMessage.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -962,7 +964,7 @@ open func messages()throws  -> [Message]  {
 }
 
     /**
-     * What is remembered of it beyond its recent messages, if anything.
+     * The summary of its older messages, if there is one.
      */
 open func remembered()throws  -> Remembered?  {
     return try  FfiConverterOptionTypeRemembered.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -974,7 +976,7 @@ open func remembered()throws  -> Remembered?  {
 }
 
     /**
-     * Gives it another name.
+     * Renames the conversation.
      */
 open func rename(name: String)throws   {try rustCallWithError(FfiConverterTypeKvikError_lift) {
         uniffiCallStatus in
@@ -986,8 +988,8 @@ open func rename(name: String)throws   {try rustCallWithError(FfiConverterTypeKv
 }
 
     /**
-     * Says something, and answers it. Question and answer are written down together when the answer has ended; one that
-     * is cancelled, dropped or fails leaves nothing behind.
+     * Sends messages and answers them. Question and answer are stored together when the answer has ended; a turn that is
+     * cancelled, dropped or fails stores nothing.
      */
 open func say(messages: [Message], options: AnswerOptions)throws  -> AnswerHandle  {
     return try  FfiConverterTypeAnswerHandle_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1001,7 +1003,7 @@ open func say(messages: [Message], options: AnswerOptions)throws  -> AnswerHandl
 }
 
     /**
-     * Takes back the messages from this index on, and what is remembered of them.
+     * Removes the messages from the index `from` on, and the summaries that cover any of them.
      */
 open func takeBack(from: Int64)throws   {try rustCallWithError(FfiConverterTypeKvikError_lift) {
         uniffiCallStatus in
@@ -1065,99 +1067,105 @@ public func FfiConverterTypeConversationHandle_lower(_ value: ConversationHandle
 /**
  * An open model, for any number of threads.
  *
- * Languages with a garbage collector end objects when they like, so that a handle can be closed, once, while others hold
- * it. Calls hold the lock for reading: closing waits for those that are under way, and later ones fail as closed. Answers
- * do not hold it: closing cancels them.
+ * A garbage collector may destroy objects at any time, so a handle can be closed, once, while others hold it. Calls hold
+ * the lock for reading: closing waits for running calls, and later ones fail as closed. Answers do not hold the lock:
+ * closing cancels them.
  */
 public protocol ModelHandleProtocol: AnyObject, Sendable {
 
     /**
-     * Tokens of a prompt and its answer together.
+     * Maximum tokens of a prompt and its answer together.
      */
     func contextTokens() throws  -> Int64
 
     /**
-     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
-     * in it.
+     * Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
+     * answered in it.
      */
     func conversation(reference: String) throws  -> ConversationHandle
 
     /**
-     * All conversations, those that were changed last first.
+     * All conversations, the most recently changed first.
      */
     func conversations() throws  -> [ConversationInfo]
 
     /**
-     * Tokens of a prompt.
+     * Number of tokens of a prompt.
      */
     func countTokens(prompt: Prompt) throws  -> Int64
 
     /**
-     * What a text means to the model.
+     * Embedding of a text.
      */
     func embed(text: String) throws  -> Embedding
 
     /**
-     * What a prompt would find in the cache now, and why not more. Computes and changes nothing.
+     * Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
      */
     func explain(prompt: Prompt) throws  -> Explanation
 
     /**
-     * Unpins what is kept under a name, unless something else needs it. Whether there was such a name.
+     * Unpins the prompt of a name, unless another name has the same tokens. Returns whether the name existed.
      */
     func forgetPrompt(id: String) throws  -> Bool
 
     /**
-     * Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
+     * Continues a text, or answers messages: a cached prefix of the prompt is not computed again.
      */
     func generate(prompt: Prompt, options: AnswerOptions) throws  -> AnswerHandle
 
     /**
-     * Whether this is what is kept under a name, and how much of it need not be computed.
+     * Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
      */
     func isKept(id: String, prompt: Prompt) throws  -> KeptState
 
     /**
-     * Computes what other prompts begin with, as far as it is not known, and keeps it under a name until it is forgotten.
-     * What the name stood for before is unpinned.
+     * Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
+     * The previous prompt of the name is unpinned.
      */
     func keepPrompt(id: String, prompt: Prompt) throws  -> KeptState
 
     /**
-     * How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+     * Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
      */
     func logits(prompt: Prompt, tokens: [Int32]?) throws  -> Logits
 
     /**
-     * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
-     * computed is on disk. Then no thread of the model runs until something is asked again.
+     * Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
+     * 100 ms and the running step. After that no thread of the model runs until the next call.
      */
     func onBackground() throws  -> Flushed
 
     /**
-     * Releases memory to the system: first what is computed goes to the disk, for which it has 50 ms, then cached prefixes
-     * are evicted, those worth least first.
+     * Releases memory to the system: computed blocks get 50 ms to reach the disk, then cached prefixes are evicted, the
+     * least valuable first.
      */
     func onMemoryPressure(level: MemoryPressure) throws  -> Released
 
     /**
-     * Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Other calls
-     * fail as closed from then on; none is returned where another call closed it.
+     * The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each
+     * setting with its source. `reasoning` is that of the options: some makers recommend other settings without it.
+     */
+    func sampling(reasoning: Bool?) throws  -> ModelSampling
+
+    /**
+     * Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Later calls
+     * fail as closed. Returns nothing if another call has closed the model.
      */
     func shutDown() throws  -> Flushed?
 
     /**
-     * The engine's numbers after its last step.
+     * Statistics of the engine after its last step.
      */
     func stats() throws  -> Stats
 
     /**
-     * The text of tokens.
+     * Text of tokens.
      */
     func textOf(tokens: [Int32]) throws  -> String
 
     /**
-     * The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+     * Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens.
      */
     func tokens(text: String) throws  -> [Int32]
 
@@ -1165,9 +1173,9 @@ public protocol ModelHandleProtocol: AnyObject, Sendable {
 /**
  * An open model, for any number of threads.
  *
- * Languages with a garbage collector end objects when they like, so that a handle can be closed, once, while others hold
- * it. Calls hold the lock for reading: closing waits for those that are under way, and later ones fail as closed. Answers
- * do not hold it: closing cancels them.
+ * A garbage collector may destroy objects at any time, so a handle can be closed, once, while others hold it. Calls hold
+ * the lock for reading: closing waits for running calls, and later ones fail as closed. Answers do not hold the lock:
+ * closing cancels them.
  */
 open class ModelHandle: ModelHandleProtocol, @unchecked Sendable {
     fileprivate let handle: UInt64
@@ -1221,7 +1229,7 @@ open class ModelHandle: ModelHandleProtocol, @unchecked Sendable {
 
 
     /**
-     * Opens a GGUF file, or a directory as Hugging Face lays it out.
+     * Opens a GGUF file, or a directory in Hugging Face's layout.
      */
 public static func `open`(path: String, options: ModelOptions)throws  -> ModelHandle  {
     return try  FfiConverterTypeModelHandle_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1248,8 +1256,8 @@ public static func openBytes(bytes: Data, options: ModelOptions)throws  -> Model
 
     /**
      * Opens a GGUF file inside an open file, which is mapped: `descriptor`, `offset` and `bytes` as a phone's asset
-     * store gives them; without `bytes` it goes up to the end. The descriptor stays the caller's, who may close it after
-     * the call.
+     * manager provides them; without `bytes` the part extends to the end of the file. The caller keeps the descriptor and
+     * may close it after the call.
      */
 public static func openDescriptor(descriptor: Int32, offset: Int64, bytes: Int64?, options: ModelOptions)throws  -> ModelHandle  {
     return try  FfiConverterTypeModelHandle_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1266,7 +1274,7 @@ public static func openDescriptor(descriptor: Int32, offset: Int64, bytes: Int64
 
 
     /**
-     * Tokens of a prompt and its answer together.
+     * Maximum tokens of a prompt and its answer together.
      */
 open func contextTokens()throws  -> Int64  {
     return try  FfiConverterInt64.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1278,8 +1286,8 @@ open func contextTokens()throws  -> Int64  {
 }
 
     /**
-     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
-     * in it.
+     * Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
+     * answered in it.
      */
 open func conversation(reference: String)throws  -> ConversationHandle  {
     return try  FfiConverterTypeConversationHandle_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1292,7 +1300,7 @@ open func conversation(reference: String)throws  -> ConversationHandle  {
 }
 
     /**
-     * All conversations, those that were changed last first.
+     * All conversations, the most recently changed first.
      */
 open func conversations()throws  -> [ConversationInfo]  {
     return try  FfiConverterSequenceTypeConversationInfo.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1304,7 +1312,7 @@ open func conversations()throws  -> [ConversationInfo]  {
 }
 
     /**
-     * Tokens of a prompt.
+     * Number of tokens of a prompt.
      */
 open func countTokens(prompt: Prompt)throws  -> Int64  {
     return try  FfiConverterInt64.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1317,7 +1325,7 @@ open func countTokens(prompt: Prompt)throws  -> Int64  {
 }
 
     /**
-     * What a text means to the model.
+     * Embedding of a text.
      */
 open func embed(text: String)throws  -> Embedding  {
     return try  FfiConverterTypeEmbedding_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1330,7 +1338,7 @@ open func embed(text: String)throws  -> Embedding  {
 }
 
     /**
-     * What a prompt would find in the cache now, and why not more. Computes and changes nothing.
+     * Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
      */
 open func explain(prompt: Prompt)throws  -> Explanation  {
     return try  FfiConverterTypeExplanation_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1343,7 +1351,7 @@ open func explain(prompt: Prompt)throws  -> Explanation  {
 }
 
     /**
-     * Unpins what is kept under a name, unless something else needs it. Whether there was such a name.
+     * Unpins the prompt of a name, unless another name has the same tokens. Returns whether the name existed.
      */
 open func forgetPrompt(id: String)throws  -> Bool  {
     return try  FfiConverterBool.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1356,7 +1364,7 @@ open func forgetPrompt(id: String)throws  -> Bool  {
 }
 
     /**
-     * Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
+     * Continues a text, or answers messages: a cached prefix of the prompt is not computed again.
      */
 open func generate(prompt: Prompt, options: AnswerOptions)throws  -> AnswerHandle  {
     return try  FfiConverterTypeAnswerHandle_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1370,7 +1378,7 @@ open func generate(prompt: Prompt, options: AnswerOptions)throws  -> AnswerHandl
 }
 
     /**
-     * Whether this is what is kept under a name, and how much of it need not be computed.
+     * Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
      */
 open func isKept(id: String, prompt: Prompt)throws  -> KeptState  {
     return try  FfiConverterTypeKeptState_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1384,8 +1392,8 @@ open func isKept(id: String, prompt: Prompt)throws  -> KeptState  {
 }
 
     /**
-     * Computes what other prompts begin with, as far as it is not known, and keeps it under a name until it is forgotten.
-     * What the name stood for before is unpinned.
+     * Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
+     * The previous prompt of the name is unpinned.
      */
 open func keepPrompt(id: String, prompt: Prompt)throws  -> KeptState  {
     return try  FfiConverterTypeKeptState_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1399,7 +1407,7 @@ open func keepPrompt(id: String, prompt: Prompt)throws  -> KeptState  {
 }
 
     /**
-     * How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+     * Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
      */
 open func logits(prompt: Prompt, tokens: [Int32]?)throws  -> Logits  {
     return try  FfiConverterTypeLogits_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1413,8 +1421,8 @@ open func logits(prompt: Prompt, tokens: [Int32]?)throws  -> Logits  {
 }
 
     /**
-     * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
-     * computed is on disk. Then no thread of the model runs until something is asked again.
+     * Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
+     * 100 ms and the running step. After that no thread of the model runs until the next call.
      */
 open func onBackground()throws  -> Flushed  {
     return try  FfiConverterTypeFlushed_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1426,8 +1434,8 @@ open func onBackground()throws  -> Flushed  {
 }
 
     /**
-     * Releases memory to the system: first what is computed goes to the disk, for which it has 50 ms, then cached prefixes
-     * are evicted, those worth least first.
+     * Releases memory to the system: computed blocks get 50 ms to reach the disk, then cached prefixes are evicted, the
+     * least valuable first.
      */
 open func onMemoryPressure(level: MemoryPressure)throws  -> Released  {
     return try  FfiConverterTypeReleased_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1440,8 +1448,22 @@ open func onMemoryPressure(level: MemoryPressure)throws  -> Released  {
 }
 
     /**
-     * Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Other calls
-     * fail as closed from then on; none is returned where another call closed it.
+     * The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each
+     * setting with its source. `reasoning` is that of the options: some makers recommend other settings without it.
+     */
+open func sampling(reasoning: Bool?)throws  -> ModelSampling  {
+    return try  FfiConverterTypeModelSampling_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_modelhandle_sampling(
+            self.uniffiCloneHandle(),
+        FfiConverterOptionBool.lower(reasoning),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Later calls
+     * fail as closed. Returns nothing if another call has closed the model.
      */
 open func shutDown()throws  -> Flushed?  {
     return try  FfiConverterOptionTypeFlushed.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1453,7 +1475,7 @@ open func shutDown()throws  -> Flushed?  {
 }
 
     /**
-     * The engine's numbers after its last step.
+     * Statistics of the engine after its last step.
      */
 open func stats()throws  -> Stats  {
     return try  FfiConverterTypeStats_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1465,7 +1487,7 @@ open func stats()throws  -> Stats  {
 }
 
     /**
-     * The text of tokens.
+     * Text of tokens.
      */
 open func textOf(tokens: [Int32])throws  -> String  {
     return try  FfiConverterString.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1478,7 +1500,7 @@ open func textOf(tokens: [Int32])throws  -> String  {
 }
 
     /**
-     * The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+     * Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens.
      */
 open func tokens(text: String)throws  -> [Int32]  {
     return try  FfiConverterSequenceInt32.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
@@ -1539,51 +1561,64 @@ public func FfiConverterTypeModelHandle_lower(_ value: ModelHandle) -> UInt64 {
 
 
 /**
- * What an answer is asked for with: the likeliest tokens up to the end of the context, where nothing else is said.
+ * Options of an answer. A setting of the sampler that is missing is the model's: what its makers recommend, else kvik's
+ * default.
  */
 public struct AnswerOptions: Equatable, Hashable {
     /**
-     * Tokens of the answer at most; the rest of the context where that is not said.
+     * Maximum tokens of the answer; by default the rest of the context.
      */
     public let maxTokens: Int64?
     /**
-     * Tokens that it has before the model may end it.
+     * Minimum tokens of the answer: before them the model cannot end it.
      */
     public let minTokens: Int64
     /**
-     * The answer ends before the first of these.
+     * Stop texts: the answer ends before the first of these.
      */
     public let stop: [String]
     /**
-     * How far from the likeliest tokens it may go; 0 takes these.
+     * Ends an answer that only repeats itself, as small models do.
      */
-    public let temperature: Double
+    public let stopLoops: Bool
+    /**
+     * Sampling temperature; 0 takes the likeliest token at each position.
+     */
+    public let temperature: Double?
     /**
      * Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
      */
-    public let topP: Double
+    public let topP: Double?
     /**
-     * Keeps so many of the likeliest tokens; 0 keeps all.
+     * Keeps this many of the likeliest tokens; 0 keeps all.
      */
-    public let topK: Int64
+    public let topK: Int64?
     /**
-     * Drops tokens below this share of the likeliest; 0 keeps all.
+     * Drops tokens below this share of the likeliest one's probability; 0 keeps all.
      */
-    public let minP: Double
+    public let minP: Double?
     /**
-     * Divides the logits of tokens that were seen; 1 is off.
+     * Divides the logits of tokens that occurred; 1 is off.
      */
-    public let repetitionPenalty: Double
+    public let repetitionPenalty: Double?
     /**
-     * The same seed gives the same text.
+     * Subtracted once from the logits of generated tokens; 0 is off.
      */
-    public let seed: Int64
+    public let presencePenalty: Double?
+    /**
+     * Subtracted per occurrence from the logits of generated tokens; 0 is off.
+     */
+    public let frequencyPenalty: Double?
+    /**
+     * Seed of the sampler: the same seed gives the same text. Random by default.
+     */
+    public let seed: Int64?
     /**
      * Switches reasoning before the answer to a chat on or off, for models that have it.
      */
     public let reasoning: Bool?
     /**
-     * Tools that the answer to a chat may call, as OpenAI writes them: a list in JSON.
+     * Tools that the answer to a chat may call, in OpenAI's format: a JSON array.
      */
     public let tools: String?
     /**
@@ -1591,11 +1626,11 @@ public struct AnswerOptions: Equatable, Hashable {
      */
     public let toolChoice: String?
     /**
-     * Whether it may call several; one, where one has to be called, if that is not said.
+     * True if it may call several; by default, a forced call is the only one.
      */
     public let parallelToolCalls: Bool?
     /**
-     * Holds the answer to a form.
+     * Constraint on the form of the answer.
      */
     public let constraint: Constraint?
 
@@ -1603,55 +1638,67 @@ public struct AnswerOptions: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * Tokens of the answer at most; the rest of the context where that is not said.
+         * Maximum tokens of the answer; by default the rest of the context.
          */maxTokens: Int64? = nil,
         /**
-         * Tokens that it has before the model may end it.
+         * Minimum tokens of the answer: before them the model cannot end it.
          */minTokens: Int64 = Int64(0),
         /**
-         * The answer ends before the first of these.
+         * Stop texts: the answer ends before the first of these.
          */stop: [String] = [],
         /**
-         * How far from the likeliest tokens it may go; 0 takes these.
-         */temperature: Double = Double(0.0),
+         * Ends an answer that only repeats itself, as small models do.
+         */stopLoops: Bool = false,
+        /**
+         * Sampling temperature; 0 takes the likeliest token at each position.
+         */temperature: Double? = nil,
         /**
          * Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
-         */topP: Double = Double(1.0),
+         */topP: Double? = nil,
         /**
-         * Keeps so many of the likeliest tokens; 0 keeps all.
-         */topK: Int64 = Int64(0),
+         * Keeps this many of the likeliest tokens; 0 keeps all.
+         */topK: Int64? = nil,
         /**
-         * Drops tokens below this share of the likeliest; 0 keeps all.
-         */minP: Double = Double(0.0),
+         * Drops tokens below this share of the likeliest one's probability; 0 keeps all.
+         */minP: Double? = nil,
         /**
-         * Divides the logits of tokens that were seen; 1 is off.
-         */repetitionPenalty: Double = Double(1.0),
+         * Divides the logits of tokens that occurred; 1 is off.
+         */repetitionPenalty: Double? = nil,
         /**
-         * The same seed gives the same text.
-         */seed: Int64 = Int64(0),
+         * Subtracted once from the logits of generated tokens; 0 is off.
+         */presencePenalty: Double? = nil,
+        /**
+         * Subtracted per occurrence from the logits of generated tokens; 0 is off.
+         */frequencyPenalty: Double? = nil,
+        /**
+         * Seed of the sampler: the same seed gives the same text. Random by default.
+         */seed: Int64? = nil,
         /**
          * Switches reasoning before the answer to a chat on or off, for models that have it.
          */reasoning: Bool? = nil,
         /**
-         * Tools that the answer to a chat may call, as OpenAI writes them: a list in JSON.
+         * Tools that the answer to a chat may call, in OpenAI's format: a JSON array.
          */tools: String? = nil,
         /**
          * Which of them it calls: `none`, `auto`, `required`, or the name of one.
          */toolChoice: String? = nil,
         /**
-         * Whether it may call several; one, where one has to be called, if that is not said.
+         * True if it may call several; by default, a forced call is the only one.
          */parallelToolCalls: Bool? = nil,
         /**
-         * Holds the answer to a form.
+         * Constraint on the form of the answer.
          */constraint: Constraint? = nil) {
         self.maxTokens = maxTokens
         self.minTokens = minTokens
         self.stop = stop
+        self.stopLoops = stopLoops
         self.temperature = temperature
         self.topP = topP
         self.topK = topK
         self.minP = minP
         self.repetitionPenalty = repetitionPenalty
+        self.presencePenalty = presencePenalty
+        self.frequencyPenalty = frequencyPenalty
         self.seed = seed
         self.reasoning = reasoning
         self.tools = tools
@@ -1679,12 +1726,15 @@ public struct FfiConverterTypeAnswerOptions: FfiConverterRustBuffer {
                 maxTokens: FfiConverterOptionInt64.read(from: &buf),
                 minTokens: FfiConverterInt64.read(from: &buf),
                 stop: FfiConverterSequenceString.read(from: &buf),
-                temperature: FfiConverterDouble.read(from: &buf),
-                topP: FfiConverterDouble.read(from: &buf),
-                topK: FfiConverterInt64.read(from: &buf),
-                minP: FfiConverterDouble.read(from: &buf),
-                repetitionPenalty: FfiConverterDouble.read(from: &buf),
-                seed: FfiConverterInt64.read(from: &buf),
+                stopLoops: FfiConverterBool.read(from: &buf),
+                temperature: FfiConverterOptionDouble.read(from: &buf),
+                topP: FfiConverterOptionDouble.read(from: &buf),
+                topK: FfiConverterOptionInt64.read(from: &buf),
+                minP: FfiConverterOptionDouble.read(from: &buf),
+                repetitionPenalty: FfiConverterOptionDouble.read(from: &buf),
+                presencePenalty: FfiConverterOptionDouble.read(from: &buf),
+                frequencyPenalty: FfiConverterOptionDouble.read(from: &buf),
+                seed: FfiConverterOptionInt64.read(from: &buf),
                 reasoning: FfiConverterOptionBool.read(from: &buf),
                 tools: FfiConverterOptionString.read(from: &buf),
                 toolChoice: FfiConverterOptionString.read(from: &buf),
@@ -1697,12 +1747,15 @@ public struct FfiConverterTypeAnswerOptions: FfiConverterRustBuffer {
         FfiConverterOptionInt64.write(value.maxTokens, into: &buf)
         FfiConverterInt64.write(value.minTokens, into: &buf)
         FfiConverterSequenceString.write(value.stop, into: &buf)
-        FfiConverterDouble.write(value.temperature, into: &buf)
-        FfiConverterDouble.write(value.topP, into: &buf)
-        FfiConverterInt64.write(value.topK, into: &buf)
-        FfiConverterDouble.write(value.minP, into: &buf)
-        FfiConverterDouble.write(value.repetitionPenalty, into: &buf)
-        FfiConverterInt64.write(value.seed, into: &buf)
+        FfiConverterBool.write(value.stopLoops, into: &buf)
+        FfiConverterOptionDouble.write(value.temperature, into: &buf)
+        FfiConverterOptionDouble.write(value.topP, into: &buf)
+        FfiConverterOptionInt64.write(value.topK, into: &buf)
+        FfiConverterOptionDouble.write(value.minP, into: &buf)
+        FfiConverterOptionDouble.write(value.repetitionPenalty, into: &buf)
+        FfiConverterOptionDouble.write(value.presencePenalty, into: &buf)
+        FfiConverterOptionDouble.write(value.frequencyPenalty, into: &buf)
+        FfiConverterOptionInt64.write(value.seed, into: &buf)
         FfiConverterOptionBool.write(value.reasoning, into: &buf)
         FfiConverterOptionString.write(value.tools, into: &buf)
         FfiConverterOptionString.write(value.toolChoice, into: &buf)
@@ -1728,7 +1781,7 @@ public func FfiConverterTypeAnswerOptions_lower(_ value: AnswerOptions) -> RustB
 
 
 /**
- * What is known of a conversation without reading it.
+ * Metadata of a conversation, known without reading its messages.
  */
 public struct ConversationInfo: Equatable, Hashable {
     /**
@@ -1740,15 +1793,15 @@ public struct ConversationInfo: Equatable, Hashable {
      */
     public let name: String?
     /**
-     * When it began, Unix seconds.
+     * Time of creation, in Unix seconds.
      */
     public let createdS: Int64
     /**
-     * When it was changed last, Unix seconds.
+     * Time of the last change, in Unix seconds.
      */
     public let updatedS: Int64
     /**
-     * Messages of it.
+     * Number of messages.
      */
     public let messages: Int64
 
@@ -1762,13 +1815,13 @@ public struct ConversationInfo: Equatable, Hashable {
          * Its name, if it has one.
          */name: String?,
         /**
-         * When it began, Unix seconds.
+         * Time of creation, in Unix seconds.
          */createdS: Int64,
         /**
-         * When it was changed last, Unix seconds.
+         * Time of the last change, in Unix seconds.
          */updatedS: Int64,
         /**
-         * Messages of it.
+         * Number of messages.
          */messages: Int64) {
         self.id = id
         self.name = name
@@ -1827,19 +1880,88 @@ public func FfiConverterTypeConversationInfo_lower(_ value: ConversationInfo) ->
 
 
 /**
- * The cache on disk.
+ * A setting of the sampler that is a whole number, and its source.
+ */
+public struct CountSetting: Equatable, Hashable {
+    /**
+     * The value in force.
+     */
+    public let value: Int64
+    /**
+     * `file`, `family NAME` or `kvik`, as of a real number.
+     */
+    public let source: String
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * The value in force.
+         */value: Int64,
+        /**
+         * `file`, `family NAME` or `kvik`, as of a real number.
+         */source: String) {
+        self.value = value
+        self.source = source
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension CountSetting: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeCountSetting: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> CountSetting {
+        return
+            try CountSetting(
+                value: FfiConverterInt64.read(from: &buf),
+                source: FfiConverterString.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: CountSetting, into buf: inout [UInt8]) {
+        FfiConverterInt64.write(value.value, into: &buf)
+        FfiConverterString.write(value.source, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeCountSetting_lift(_ buf: RustBuffer) throws -> CountSetting {
+    return try FfiConverterTypeCountSetting.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeCountSetting_lower(_ value: CountSetting) -> RustBuffer {
+    return FfiConverterTypeCountSetting.lower(value)
+}
+
+
+/**
+ * Statistics of the cache on disk.
  */
 public struct DiskStats: Equatable, Hashable {
     /**
-     * Blocks there is room for.
+     * Capacity in blocks.
      */
     public let blocks: Int64
     /**
-     * Blocks held.
+     * Number of stored blocks.
      */
     public let usedBlocks: Int64
     /**
-     * Computed blocks that are still to be written.
+     * Number of computed blocks that are still to be written.
      */
     public let unwrittenBlocks: Int64
 
@@ -1847,13 +1969,13 @@ public struct DiskStats: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * Blocks there is room for.
+         * Capacity in blocks.
          */blocks: Int64,
         /**
-         * Blocks held.
+         * Number of stored blocks.
          */usedBlocks: Int64,
         /**
-         * Computed blocks that are still to be written.
+         * Number of computed blocks that are still to be written.
          */unwrittenBlocks: Int64) {
         self.blocks = blocks
         self.usedBlocks = usedBlocks
@@ -1906,12 +2028,12 @@ public func FfiConverterTypeDiskStats_lower(_ value: DiskStats) -> RustBuffer {
 
 
 /**
- * What a text means to the model.
+ * Embedding of a text.
  */
 public struct Embedding: Equatable, Hashable {
     /**
-     * `[d_model]`, of length 1: each number an `f32` of four bytes, the lowest first. Bytes cross at once; a list of
-     * numbers would be read one by one.
+     * `[d_model]`, of length 1: each number is an `f32` of four bytes, the lowest byte first. Bytes cross the language
+     * boundary at once; a list of numbers would be read one by one.
      */
     public let vector: Data
     /**
@@ -1919,7 +2041,7 @@ public struct Embedding: Equatable, Hashable {
      */
     public let promptTokens: Int64
     /**
-     * Of these, tokens that came from the cache.
+     * Tokens that came from the cache.
      */
     public let cachedTokens: Int64
 
@@ -1927,14 +2049,14 @@ public struct Embedding: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * `[d_model]`, of length 1: each number an `f32` of four bytes, the lowest first. Bytes cross at once; a list of
-         * numbers would be read one by one.
+         * `[d_model]`, of length 1: each number is an `f32` of four bytes, the lowest byte first. Bytes cross the language
+         * boundary at once; a list of numbers would be read one by one.
          */vector: Data,
         /**
          * Tokens of the text.
          */promptTokens: Int64,
         /**
-         * Of these, tokens that came from the cache.
+         * Tokens that came from the cache.
          */cachedTokens: Int64) {
         self.vector = vector
         self.promptTokens = promptTokens
@@ -1987,7 +2109,7 @@ public func FfiConverterTypeEmbedding_lower(_ value: Embedding) -> RustBuffer {
 
 
 /**
- * What a prompt would find in the cache now.
+ * Cached part of a prompt.
  */
 public struct Explanation: Equatable, Hashable {
     /**
@@ -1995,19 +2117,19 @@ public struct Explanation: Equatable, Hashable {
      */
     public let promptTokens: Int64
     /**
-     * Of these, tokens that would not be computed.
+     * Prompt tokens that would not be computed.
      */
     public let knownTokens: Int64
     /**
-     * Of these, tokens that would be read from disk.
+     * Prompt tokens that would be read from disk.
      */
     public let diskTokens: Int64
     /**
-     * Why no more are known.
+     * Why no more are cached.
      */
     public let reason: Reason
     /**
-     * The text of the first token that is not known; none where all are.
+     * Text of the first token that is not cached; missing if all are.
      */
     public let stoppedAt: String?
 
@@ -2018,16 +2140,16 @@ public struct Explanation: Equatable, Hashable {
          * Tokens of the prompt.
          */promptTokens: Int64,
         /**
-         * Of these, tokens that would not be computed.
+         * Prompt tokens that would not be computed.
          */knownTokens: Int64,
         /**
-         * Of these, tokens that would be read from disk.
+         * Prompt tokens that would be read from disk.
          */diskTokens: Int64,
         /**
-         * Why no more are known.
+         * Why no more are cached.
          */reason: Reason,
         /**
-         * The text of the first token that is not known; none where all are.
+         * Text of the first token that is not cached; missing if all are.
          */stoppedAt: String?) {
         self.promptTokens = promptTokens
         self.knownTokens = knownTokens
@@ -2086,15 +2208,15 @@ public func FfiConverterTypeExplanation_lower(_ value: Explanation) -> RustBuffe
 
 
 /**
- * What is durable.
+ * State of the disk after a flush.
  */
 public struct Flushed: Equatable, Hashable {
     /**
-     * Whether no request runs or waits.
+     * True if no request runs or waits.
      */
     public let isIdle: Bool
     /**
-     * Computed blocks that are still to be written.
+     * Number of computed blocks that are still to be written.
      */
     public let unwrittenBlocks: Int64
 
@@ -2102,10 +2224,10 @@ public struct Flushed: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * Whether no request runs or waits.
+         * True if no request runs or waits.
          */isIdle: Bool,
         /**
-         * Computed blocks that are still to be written.
+         * Number of computed blocks that are still to be written.
          */unwrittenBlocks: Int64) {
         self.isIdle = isIdle
         self.unwrittenBlocks = unwrittenBlocks
@@ -2155,11 +2277,11 @@ public func FfiConverterTypeFlushed_lower(_ value: Flushed) -> RustBuffer {
 
 
 /**
- * How likely tokens are to come next.
+ * Logits of the next token.
  */
 public struct Logits: Equatable, Hashable {
     /**
-     * In the order in which they were asked for, as the numbers of an embedding's vector.
+     * In the order of the requested tokens, in the format of an embedding's vector.
      */
     public let values: Data
     /**
@@ -2167,7 +2289,7 @@ public struct Logits: Equatable, Hashable {
      */
     public let promptTokens: Int64
     /**
-     * Of these, tokens that came from the cache.
+     * Tokens that came from the cache.
      */
     public let cachedTokens: Int64
 
@@ -2175,13 +2297,13 @@ public struct Logits: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * In the order in which they were asked for, as the numbers of an embedding's vector.
+         * In the order of the requested tokens, in the format of an embedding's vector.
          */values: Data,
         /**
          * Tokens of the prompt.
          */promptTokens: Int64,
         /**
-         * Of these, tokens that came from the cache.
+         * Tokens that came from the cache.
          */cachedTokens: Int64) {
         self.values = values
         self.promptTokens = promptTokens
@@ -2234,27 +2356,27 @@ public func FfiConverterTypeLogits_lower(_ value: Logits) -> RustBuffer {
 
 
 /**
- * How conversations go on beyond the context. Where nothing is said, bounds are scaled to it.
+ * Options of conversations that exceed the context. A bound that is missing is scaled to the context.
  */
 public struct MemoryOptions: Equatable, Hashable {
     /**
-     * Tokens of recent messages that a summary leaves.
+     * Maximum tokens of the recent messages that a summary leaves out.
      */
     public let recentTokensMax: Int64?
     /**
-     * Tokens of a summary at most.
+     * Maximum tokens of a summary.
      */
     public let summaryTokensMax: Int64?
     /**
-     * Tokens beyond the recent ones of which a new summary is made.
+     * Tokens beyond the recent messages that trigger a new summary.
      */
     public let triggerTokens: Int64?
     /**
-     * Tokens of older messages that are quoted at a question which they fit.
+     * Maximum tokens of older messages that are quoted where they match the question.
      */
     public let quotesTokensMax: Int64?
     /**
-     * Whether the opening exchange always stays as it was said.
+     * True if the first exchange always stays verbatim.
      */
     public let protectFirst: Bool
 
@@ -2262,19 +2384,19 @@ public struct MemoryOptions: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * Tokens of recent messages that a summary leaves.
+         * Maximum tokens of the recent messages that a summary leaves out.
          */recentTokensMax: Int64? = nil,
         /**
-         * Tokens of a summary at most.
+         * Maximum tokens of a summary.
          */summaryTokensMax: Int64? = nil,
         /**
-         * Tokens beyond the recent ones of which a new summary is made.
+         * Tokens beyond the recent messages that trigger a new summary.
          */triggerTokens: Int64? = nil,
         /**
-         * Tokens of older messages that are quoted at a question which they fit.
+         * Maximum tokens of older messages that are quoted where they match the question.
          */quotesTokensMax: Int64? = nil,
         /**
-         * Whether the opening exchange always stays as it was said.
+         * True if the first exchange always stays verbatim.
          */protectFirst: Bool = false) {
         self.recentTokensMax = recentTokensMax
         self.summaryTokensMax = summaryTokensMax
@@ -2333,7 +2455,7 @@ public func FfiConverterTypeMemoryOptions_lower(_ value: MemoryOptions) -> RustB
 
 
 /**
- * What a turn has read of its conversation.
+ * Parts of a conversation that a turn has read.
  */
 public struct MemoryRead: Equatable, Hashable {
     /**
@@ -2341,23 +2463,23 @@ public struct MemoryRead: Equatable, Hashable {
      */
     public let summarisedMessages: Int64
     /**
-     * Messages in no summary, and not read.
+     * Messages in no summary that were not read.
      */
     public let droppedMessages: Int64
     /**
-     * Messages read as they were said.
+     * Messages read verbatim.
      */
     public let recentMessages: Int64
     /**
-     * Passages that were quoted.
+     * Quoted passages of older messages.
      */
     public let quotes: Int64
     /**
-     * Whether a new summary is made behind the answer.
+     * True if a new summary is made after the answer.
      */
     public let rebuilding: Bool
     /**
-     * Whether the summary is read for the first time.
+     * True if the summary is read for the first time.
      */
     public let rebuilt: Bool
 
@@ -2368,19 +2490,19 @@ public struct MemoryRead: Equatable, Hashable {
          * Messages in the summary.
          */summarisedMessages: Int64,
         /**
-         * Messages in no summary, and not read.
+         * Messages in no summary that were not read.
          */droppedMessages: Int64,
         /**
-         * Messages read as they were said.
+         * Messages read verbatim.
          */recentMessages: Int64,
         /**
-         * Passages that were quoted.
+         * Quoted passages of older messages.
          */quotes: Int64,
         /**
-         * Whether a new summary is made behind the answer.
+         * True if a new summary is made after the answer.
          */rebuilding: Bool,
         /**
-         * Whether the summary is read for the first time.
+         * True if the summary is read for the first time.
          */rebuilt: Bool) {
         self.summarisedMessages = summarisedMessages
         self.droppedMessages = droppedMessages
@@ -2446,19 +2568,19 @@ public func FfiConverterTypeMemoryRead_lower(_ value: MemoryRead) -> RustBuffer 
  */
 public struct Message: Equatable, Hashable {
     /**
-     * Who says it.
+     * Role of the message.
      */
     public let role: Role
     /**
-     * What is said.
+     * Text of the message.
      */
     public let content: String
     /**
-     * Calls of the model.
+     * Tool calls of the model.
      */
     public let toolCalls: [ToolCall]
     /**
-     * The call that the result of a tool answers.
+     * Id of the call that a tool's result answers.
      */
     public let toolCallId: String?
 
@@ -2466,16 +2588,16 @@ public struct Message: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * Who says it.
+         * Role of the message.
          */role: Role,
         /**
-         * What is said.
+         * Text of the message.
          */content: String,
         /**
-         * Calls of the model.
+         * Tool calls of the model.
          */toolCalls: [ToolCall] = [],
         /**
-         * The call that the result of a tool answers.
+         * Id of the call that a tool's result answers.
          */toolCallId: String? = nil) {
         self.role = role
         self.content = content
@@ -2531,49 +2653,50 @@ public func FfiConverterTypeMessage_lower(_ value: Message) -> RustBuffer {
 
 
 /**
- * What a model is opened with. Where nothing is said, the usual is taken.
+ * Options of a model. An option that is missing has its default.
  */
 public struct ModelOptions: Equatable, Hashable {
     /**
-     * Bytes of RAM for keys and values: half of the free memory, at most 8 GiB. Memory is taken as it is used.
+     * Bytes of RAM for keys and values; by default half of the free memory, at most 8 GiB. Memory is allocated as it is
+     * used.
      */
     public let kvBytes: Int64?
     /**
-     * Format of keys and values: `f16`. Smaller ones are `q8`, `q4`, or `q8/q4` for keys and values.
+     * Format of keys and values; `f16` by default. Smaller ones are `q8`, `q4`, or `q8/q4` for keys and values.
      */
     public let kvFormat: String?
     /**
-     * Tokens of a prompt and its answer together: the model's own, or what fits.
+     * Maximum tokens of a prompt and its answer together; by default the model's own, or what fits the memory.
      */
     public let contextTokens: Int64?
     /**
-     * Threads that compute: the number of fast cores.
+     * Compute threads; by default the number of fast cores.
      */
     public let threads: Int64?
     /**
-     * The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: 1. Answers are the
-     * same.
+     * Fraction of time in which to compute, above 0 and at most 1, for a device that must stay cool; 1 by default. Answers
+     * do not change.
      */
     public let timeShare: Double?
     /**
-     * Answers computed at the same time: 4.
+     * Maximum number of answers computed at the same time; 4 by default. Others wait.
      */
     public let parallel: Int64?
     /**
-     * Directory in which computed blocks outlive the process: none.
+     * Directory in which computed blocks outlive the process; none by default.
      */
     public let diskDir: String?
     /**
-     * Its size in bytes at most, and never more than a tenth of the free space: 2 GiB.
+     * Maximum bytes in that directory, never more than a tenth of the free space; 2 GiB by default.
      */
     public let diskBytesMax: Int64?
     /**
-     * Directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as long
-     * as the model is open.
+     * Directory where conversations are stored. They cannot be recomputed, so it must not be a cache directory. Without
+     * it, they last as long as the model is open.
      */
     public let conversationsDir: String?
     /**
-     * How conversations go on beyond the context: as its size suggests.
+     * Options of conversations that exceed the context; by default scaled to it.
      */
     public let memory: MemoryOptions?
 
@@ -2581,36 +2704,37 @@ public struct ModelOptions: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * Bytes of RAM for keys and values: half of the free memory, at most 8 GiB. Memory is taken as it is used.
+         * Bytes of RAM for keys and values; by default half of the free memory, at most 8 GiB. Memory is allocated as it is
+         * used.
          */kvBytes: Int64? = nil,
         /**
-         * Format of keys and values: `f16`. Smaller ones are `q8`, `q4`, or `q8/q4` for keys and values.
+         * Format of keys and values; `f16` by default. Smaller ones are `q8`, `q4`, or `q8/q4` for keys and values.
          */kvFormat: String? = nil,
         /**
-         * Tokens of a prompt and its answer together: the model's own, or what fits.
+         * Maximum tokens of a prompt and its answer together; by default the model's own, or what fits the memory.
          */contextTokens: Int64? = nil,
         /**
-         * Threads that compute: the number of fast cores.
+         * Compute threads; by default the number of fast cores.
          */threads: Int64? = nil,
         /**
-         * The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: 1. Answers are the
-         * same.
+         * Fraction of time in which to compute, above 0 and at most 1, for a device that must stay cool; 1 by default. Answers
+         * do not change.
          */timeShare: Double? = nil,
         /**
-         * Answers computed at the same time: 4.
+         * Maximum number of answers computed at the same time; 4 by default. Others wait.
          */parallel: Int64? = nil,
         /**
-         * Directory in which computed blocks outlive the process: none.
+         * Directory in which computed blocks outlive the process; none by default.
          */diskDir: String? = nil,
         /**
-         * Its size in bytes at most, and never more than a tenth of the free space: 2 GiB.
+         * Maximum bytes in that directory, never more than a tenth of the free space; 2 GiB by default.
          */diskBytesMax: Int64? = nil,
         /**
-         * Directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as long
-         * as the model is open.
+         * Directory where conversations are stored. They cannot be recomputed, so it must not be a cache directory. Without
+         * it, they last as long as the model is open.
          */conversationsDir: String? = nil,
         /**
-         * How conversations go on beyond the context: as its size suggests.
+         * Options of conversations that exceed the context; by default scaled to it.
          */memory: MemoryOptions? = nil) {
         self.kvBytes = kvBytes
         self.kvFormat = kvFormat
@@ -2684,7 +2808,205 @@ public func FfiConverterTypeModelOptions_lower(_ value: ModelOptions) -> RustBuf
 
 
 /**
- * What was released to the system.
+ * The sampling of answers whose options set none.
+ */
+public struct ModelSampling: Equatable, Hashable {
+    /**
+     * Sampling temperature; 0 takes the likeliest token at each position.
+     */
+    public let temperature: RealSetting
+    /**
+     * Number of the likeliest tokens that are kept; 0 keeps all.
+     */
+    public let topK: CountSetting
+    /**
+     * Probability that the kept tokens have together.
+     */
+    public let topP: RealSetting
+    /**
+     * Share of the likeliest token's probability that kept tokens have.
+     */
+    public let minP: RealSetting
+    /**
+     * Divides the logits of tokens that occurred; 1 is off.
+     */
+    public let repetitionPenalty: RealSetting
+    /**
+     * Subtracted once from the logits of generated tokens; 0 is off.
+     */
+    public let presencePenalty: RealSetting
+    /**
+     * Subtracted per occurrence from the logits of generated tokens; 0 is off.
+     */
+    public let frequencyPenalty: RealSetting
+    /**
+     * Number of tokens that penalties look back on: -1 for all, 0 for no penalties.
+     */
+    public let penaltyLastN: CountSetting
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * Sampling temperature; 0 takes the likeliest token at each position.
+         */temperature: RealSetting,
+        /**
+         * Number of the likeliest tokens that are kept; 0 keeps all.
+         */topK: CountSetting,
+        /**
+         * Probability that the kept tokens have together.
+         */topP: RealSetting,
+        /**
+         * Share of the likeliest token's probability that kept tokens have.
+         */minP: RealSetting,
+        /**
+         * Divides the logits of tokens that occurred; 1 is off.
+         */repetitionPenalty: RealSetting,
+        /**
+         * Subtracted once from the logits of generated tokens; 0 is off.
+         */presencePenalty: RealSetting,
+        /**
+         * Subtracted per occurrence from the logits of generated tokens; 0 is off.
+         */frequencyPenalty: RealSetting,
+        /**
+         * Number of tokens that penalties look back on: -1 for all, 0 for no penalties.
+         */penaltyLastN: CountSetting) {
+        self.temperature = temperature
+        self.topK = topK
+        self.topP = topP
+        self.minP = minP
+        self.repetitionPenalty = repetitionPenalty
+        self.presencePenalty = presencePenalty
+        self.frequencyPenalty = frequencyPenalty
+        self.penaltyLastN = penaltyLastN
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension ModelSampling: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeModelSampling: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> ModelSampling {
+        return
+            try ModelSampling(
+                temperature: FfiConverterTypeRealSetting.read(from: &buf),
+                topK: FfiConverterTypeCountSetting.read(from: &buf),
+                topP: FfiConverterTypeRealSetting.read(from: &buf),
+                minP: FfiConverterTypeRealSetting.read(from: &buf),
+                repetitionPenalty: FfiConverterTypeRealSetting.read(from: &buf),
+                presencePenalty: FfiConverterTypeRealSetting.read(from: &buf),
+                frequencyPenalty: FfiConverterTypeRealSetting.read(from: &buf),
+                penaltyLastN: FfiConverterTypeCountSetting.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: ModelSampling, into buf: inout [UInt8]) {
+        FfiConverterTypeRealSetting.write(value.temperature, into: &buf)
+        FfiConverterTypeCountSetting.write(value.topK, into: &buf)
+        FfiConverterTypeRealSetting.write(value.topP, into: &buf)
+        FfiConverterTypeRealSetting.write(value.minP, into: &buf)
+        FfiConverterTypeRealSetting.write(value.repetitionPenalty, into: &buf)
+        FfiConverterTypeRealSetting.write(value.presencePenalty, into: &buf)
+        FfiConverterTypeRealSetting.write(value.frequencyPenalty, into: &buf)
+        FfiConverterTypeCountSetting.write(value.penaltyLastN, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeModelSampling_lift(_ buf: RustBuffer) throws -> ModelSampling {
+    return try FfiConverterTypeModelSampling.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeModelSampling_lower(_ value: ModelSampling) -> RustBuffer {
+    return FfiConverterTypeModelSampling.lower(value)
+}
+
+
+/**
+ * A setting of the sampler that is a real number, and its source.
+ */
+public struct RealSetting: Equatable, Hashable {
+    /**
+     * The value in force.
+     */
+    public let value: Double
+    /**
+     * `file` (the model's files recommend it), `family NAME` (the makers of its family do), or `kvik` (nobody does).
+     */
+    public let source: String
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * The value in force.
+         */value: Double,
+        /**
+         * `file` (the model's files recommend it), `family NAME` (the makers of its family do), or `kvik` (nobody does).
+         */source: String) {
+        self.value = value
+        self.source = source
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension RealSetting: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeRealSetting: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> RealSetting {
+        return
+            try RealSetting(
+                value: FfiConverterDouble.read(from: &buf),
+                source: FfiConverterString.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: RealSetting, into buf: inout [UInt8]) {
+        FfiConverterDouble.write(value.value, into: &buf)
+        FfiConverterString.write(value.source, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeRealSetting_lift(_ buf: RustBuffer) throws -> RealSetting {
+    return try FfiConverterTypeRealSetting.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeRealSetting_lower(_ value: RealSetting) -> RustBuffer {
+    return FfiConverterTypeRealSetting.lower(value)
+}
+
+
+/**
+ * Memory that was released to the system.
  */
 public struct Released: Equatable, Hashable {
     /**
@@ -2692,7 +3014,7 @@ public struct Released: Equatable, Hashable {
      */
     public let evictedBytes: Int64
     /**
-     * Bytes that hold nothing now, and take no memory until they are used again.
+     * Free bytes, which take no memory until they are used again.
      */
     public let freeBytes: Int64
 
@@ -2703,7 +3025,7 @@ public struct Released: Equatable, Hashable {
          * Bytes of cached prefixes that were evicted.
          */evictedBytes: Int64,
         /**
-         * Bytes that hold nothing now, and take no memory until they are used again.
+         * Free bytes, which take no memory until they are used again.
          */freeBytes: Int64) {
         self.evictedBytes = evictedBytes
         self.freeBytes = freeBytes
@@ -2753,11 +3075,11 @@ public func FfiConverterTypeReleased_lower(_ value: Released) -> RustBuffer {
 
 
 /**
- * What is remembered of a conversation beyond its recent messages.
+ * The summary of a conversation's older messages.
  */
 public struct Remembered: Equatable, Hashable {
     /**
-     * The newest summary.
+     * Text of the newest summary.
      */
     public let summary: String
     /**
@@ -2765,15 +3087,15 @@ public struct Remembered: Equatable, Hashable {
      */
     public let from: Int64
     /**
-     * The message behind the last that it covers.
+     * The message after the last that it covers.
      */
     public let until: Int64
     /**
-     * Summaries that it was made from, itself included.
+     * Number of summaries in the series that led to this one, itself included.
      */
     public let updates: Int64
     /**
-     * Whether somebody who knows better has said it.
+     * True if the text was corrected by the program.
      */
     public let corrected: Bool
 
@@ -2781,19 +3103,19 @@ public struct Remembered: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * The newest summary.
+         * Text of the newest summary.
          */summary: String,
         /**
          * The first message that it covers.
          */from: Int64,
         /**
-         * The message behind the last that it covers.
+         * The message after the last that it covers.
          */until: Int64,
         /**
-         * Summaries that it was made from, itself included.
+         * Number of summaries in the series that led to this one, itself included.
          */updates: Int64,
         /**
-         * Whether somebody who knows better has said it.
+         * True if the text was corrected by the program.
          */corrected: Bool) {
         self.summary = summary
         self.from = from
@@ -2852,11 +3174,11 @@ public func FfiConverterTypeRemembered_lower(_ value: Remembered) -> RustBuffer 
 
 
 /**
- * What an answer took.
+ * Cost of an answer.
  */
 public struct Report: Equatable, Hashable {
     /**
-     * Why it ended.
+     * Reason for its end.
      */
     public let finish: Finish
     /**
@@ -2864,15 +3186,15 @@ public struct Report: Equatable, Hashable {
      */
     public let promptTokens: Int64
     /**
-     * Of these, tokens that came from the cache.
+     * Prompt tokens that came from the cache, including those from disk.
      */
     public let cachedTokens: Int64
     /**
-     * Of these, tokens that came from disk.
+     * Cached tokens that came from disk.
      */
     public let diskTokens: Int64
     /**
-     * Tokens of the prompt that were computed.
+     * Prompt tokens that were computed.
      */
     public let computedTokens: Int64
     /**
@@ -2880,7 +3202,7 @@ public struct Report: Equatable, Hashable {
      */
     public let generatedTokens: Int64
     /**
-     * Why no more of the prompt came from the cache; none where it was cancelled before that was known.
+     * Why no more of the prompt came from the cache; missing if the answer was cancelled before that was known.
      */
     public let reason: Reason?
     /**
@@ -2888,7 +3210,7 @@ public struct Report: Equatable, Hashable {
      */
     public let queued: TimeInterval
     /**
-     * Time from there to the first token.
+     * Time from admission to the first token.
      */
     public let prefill: TimeInterval
     /**
@@ -2896,7 +3218,7 @@ public struct Report: Equatable, Hashable {
      */
     public let decode: TimeInterval
     /**
-     * What was read of a conversation that is remembered beyond the context.
+     * Parts of a conversation with memory that the answer has read.
      */
     public let memory: MemoryRead?
 
@@ -2904,37 +3226,37 @@ public struct Report: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * Why it ended.
+         * Reason for its end.
          */finish: Finish,
         /**
          * Tokens of the prompt.
          */promptTokens: Int64,
         /**
-         * Of these, tokens that came from the cache.
+         * Prompt tokens that came from the cache, including those from disk.
          */cachedTokens: Int64,
         /**
-         * Of these, tokens that came from disk.
+         * Cached tokens that came from disk.
          */diskTokens: Int64,
         /**
-         * Tokens of the prompt that were computed.
+         * Prompt tokens that were computed.
          */computedTokens: Int64,
         /**
          * Tokens of the answer.
          */generatedTokens: Int64,
         /**
-         * Why no more of the prompt came from the cache; none where it was cancelled before that was known.
+         * Why no more of the prompt came from the cache; missing if the answer was cancelled before that was known.
          */reason: Reason?,
         /**
          * Time in the queue.
          */queued: TimeInterval,
         /**
-         * Time from there to the first token.
+         * Time from admission to the first token.
          */prefill: TimeInterval,
         /**
          * Time from the first token to the last.
          */decode: TimeInterval,
         /**
-         * What was read of a conversation that is remembered beyond the context.
+         * Parts of a conversation with memory that the answer has read.
          */memory: MemoryRead?) {
         self.finish = finish
         self.promptTokens = promptTokens
@@ -3011,15 +3333,15 @@ public func FfiConverterTypeReport_lower(_ value: Report) -> RustBuffer {
 
 
 /**
- * The engine after its last step.
+ * Statistics of the engine after its last step.
  */
 public struct Stats: Equatable, Hashable {
     /**
-     * Answers being computed.
+     * Number of answers being computed.
      */
     public let running: Int64
     /**
-     * Answers that wait.
+     * Number of waiting answers.
      */
     public let waiting: Int64
     /**
@@ -3027,15 +3349,15 @@ public struct Stats: Equatable, Hashable {
      */
     public let kvBytes: Int64
     /**
-     * Of these, bytes that hold cached prefixes.
+     * Bytes that hold cached prefixes.
      */
     public let kvCachedBytes: Int64
     /**
-     * Of these, bytes of running answers alone.
+     * Bytes that only running answers use.
      */
     public let kvRunningBytes: Int64
     /**
-     * Of these, bytes that hold nothing.
+     * Free bytes.
      */
     public let kvFreeBytes: Int64
     /**
@@ -3043,7 +3365,7 @@ public struct Stats: Equatable, Hashable {
      */
     public let promptTokens: Int64
     /**
-     * Of these, prompt tokens that came from the cache.
+     * Prompt tokens that came from the cache.
      */
     public let cachedTokens: Int64
     /**
@@ -3051,7 +3373,7 @@ public struct Stats: Equatable, Hashable {
      */
     public let generatedTokens: Int64
     /**
-     * The cache on disk, if there is one.
+     * Statistics of the cache on disk, if there is one.
      */
     public let disk: DiskStats?
 
@@ -3059,34 +3381,34 @@ public struct Stats: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * Answers being computed.
+         * Number of answers being computed.
          */running: Int64,
         /**
-         * Answers that wait.
+         * Number of waiting answers.
          */waiting: Int64,
         /**
          * Bytes for keys and values.
          */kvBytes: Int64,
         /**
-         * Of these, bytes that hold cached prefixes.
+         * Bytes that hold cached prefixes.
          */kvCachedBytes: Int64,
         /**
-         * Of these, bytes of running answers alone.
+         * Bytes that only running answers use.
          */kvRunningBytes: Int64,
         /**
-         * Of these, bytes that hold nothing.
+         * Free bytes.
          */kvFreeBytes: Int64,
         /**
          * Prompt tokens so far.
          */promptTokens: Int64,
         /**
-         * Of these, prompt tokens that came from the cache.
+         * Prompt tokens that came from the cache.
          */cachedTokens: Int64,
         /**
          * Tokens generated so far.
          */generatedTokens: Int64,
         /**
-         * The cache on disk, if there is one.
+         * Statistics of the cache on disk, if there is one.
          */disk: DiskStats?) {
         self.running = running
         self.waiting = waiting
@@ -3160,19 +3482,19 @@ public func FfiConverterTypeStats_lower(_ value: Stats) -> RustBuffer {
 
 
 /**
- * A call of a tool.
+ * A tool call.
  */
 public struct ToolCall: Equatable, Hashable {
     /**
-     * What its result names it by.
+     * Id that the call's result refers to.
      */
     public let id: String
     /**
-     * The tool.
+     * Name of the tool.
      */
     public let name: String
     /**
-     * Its arguments: JSON, as the model wrote it.
+     * Arguments: JSON, as the model wrote it.
      */
     public let arguments: String
 
@@ -3180,13 +3502,13 @@ public struct ToolCall: Equatable, Hashable {
     // declare one manually.
     public init(
         /**
-         * What its result names it by.
+         * Id that the call's result refers to.
          */id: String,
         /**
-         * The tool.
+         * Name of the tool.
          */name: String,
         /**
-         * Its arguments: JSON, as the model wrote it.
+         * Arguments: JSON, as the model wrote it.
          */arguments: String) {
         self.id = id
         self.name = name
@@ -3239,7 +3561,7 @@ public func FfiConverterTypeToolCall_lower(_ value: ToolCall) -> RustBuffer {
 
 
 /**
- * What holds an answer to a form.
+ * Constraint on the form of an answer.
  */
 
 public enum Constraint: Equatable, Hashable {
@@ -3352,7 +3674,7 @@ public func FfiConverterTypeConstraint_lower(_ value: Constraint) -> RustBuffer 
 
 
 /**
- * Why an answer ended.
+ * Reason why an answer ended.
  */
 
 public enum Finish: Equatable, Hashable {
@@ -3362,17 +3684,21 @@ public enum Finish: Equatable, Hashable {
      */
     case end
     /**
-     * One of the texts to stop at came next.
+     * The next text would have been a stop text.
      */
     case stop
     /**
-     * It has as many tokens as it may have.
+     * The maximum number of tokens is reached.
      */
     case length
     /**
-     * It was cancelled. What was computed up to then is cached.
+     * The answer was cancelled. Blocks computed until then remain cached.
      */
     case cancelled
+    /**
+     * The answer repeated itself, and the option `stop_loops` is set.
+     */
+    case loop
 
 
 
@@ -3402,6 +3728,8 @@ public struct FfiConverterTypeFinish: FfiConverterRustBuffer {
 
         case 4: return .cancelled
 
+        case 5: return .loop
+
         default: throw UniffiInternalError.unexpectedEnumCase
         }
     }
@@ -3425,6 +3753,10 @@ public struct FfiConverterTypeFinish: FfiConverterRustBuffer {
         case .cancelled:
             writeInt(&buf, Int32(4))
 
+
+        case .loop:
+            writeInt(&buf, Int32(5))
+
         }
     }
 }
@@ -3447,34 +3779,34 @@ public func FfiConverterTypeFinish_lower(_ value: Finish) -> RustBuffer {
 
 
 /**
- * What is known of a kept prompt.
+ * State of a pinned prompt.
  */
 
 public enum KeptState: Equatable, Hashable {
 
     /**
-     * Nothing is kept under this name.
+     * The name has no prompt.
      */
     case unknown
     /**
-     * Something else is kept under this name.
+     * The name has another prompt.
      */
     case changed
     /**
-     * It is kept.
+     * The prompt is pinned under the name.
      */
     case kept(
         /**
-         * Tokens of it.
+         * Tokens of the prompt.
          */tokens: Int64,
         /**
-         * Of these, tokens in RAM.
+         * Tokens of it in RAM.
          */ramTokens: Int64,
         /**
-         * Of these, tokens that would be read from disk.
+         * Tokens of it that would be read from disk.
          */diskTokens: Int64,
         /**
-         * Whether no token of it would have to be computed, but for the last one: an answer begins with that.
+         * True if only its last token would be computed, with which an answer begins.
          */warm: Bool
     )
 
@@ -3550,7 +3882,7 @@ public func FfiConverterTypeKeptState_lower(_ value: KeptState) -> RustBuffer {
 
 
 /**
- * Why a call failed. The message says what was wrong and what helps.
+ * Error of a call. The message says what is wrong and what helps.
  */
 public
 enum KvikError: Swift.Error, Equatable, Hashable, Foundation.LocalizedError {
@@ -3558,7 +3890,7 @@ enum KvikError: Swift.Error, Equatable, Hashable, Foundation.LocalizedError {
 
 
     /**
-     * An argument is none that the call takes.
+     * An argument has a value that the call does not accept.
      */
     case InvalidArgument(message: String)
 
@@ -3568,12 +3900,12 @@ enum KvikError: Swift.Error, Equatable, Hashable, Foundation.LocalizedError {
     case Model(message: String)
 
     /**
-     * A chat was asked for, and the model has no chat template.
+     * The model has no chat template for a chat.
      */
     case NoTemplate(message: String)
 
     /**
-     * The memory or the sizes asked for cannot be had.
+     * The memory or the sizes cannot be provided.
      */
     case Memory(message: String)
 
@@ -3588,22 +3920,22 @@ enum KvikError: Swift.Error, Equatable, Hashable, Foundation.LocalizedError {
     case PromptTooLong(message: String)
 
     /**
-     * The prompt does not fit the budget of keys and values, or not beside kept prompts.
+     * The prompt does not fit the budget of keys and values, or not in addition to pinned prompts.
      */
     case OverBudget(message: String)
 
     /**
-     * Kept prompts would take more than they may, or there are as many as there may be.
+     * Pinned prompts would exceed their limit.
      */
     case TooManyKept(message: String)
 
     /**
-     * There is no such conversation, or it cannot be read or changed so.
+     * The conversation does not exist, or cannot be read or changed in this way.
      */
     case Conversation(message: String)
 
     /**
-     * As many requests wait as may, or somebody else changes the conversation.
+     * Too many requests wait, or another call is changing the conversation.
      */
     case Busy(message: String)
 
@@ -3618,7 +3950,7 @@ enum KvikError: Swift.Error, Equatable, Hashable, Foundation.LocalizedError {
     case Closed(message: String)
 
     /**
-     * Something failed inside. Other calls go on.
+     * An internal failure. Other calls are not affected.
      */
     case Internal(message: String)
 
@@ -3763,21 +4095,21 @@ public func FfiConverterTypeKvikError_lower(_ value: KvikError) -> RustBuffer {
 
 
 /**
- * How much memory the system wants back.
+ * Amount of memory that the system requests.
  */
 
 public enum MemoryPressure: Equatable, Hashable {
 
     /**
-     * Some: half of the cached prefixes, those worth least, and all that is free.
+     * Half of the cached prefixes, the least valuable ones, and all free memory.
      */
     case moderate
     /**
-     * More: three quarters of the cached prefixes.
+     * Three quarters of the cached prefixes.
      */
     case high
     /**
-     * All that is not kept under a name or in use.
+     * All that is neither pinned nor in use.
      */
     case critical
 
@@ -3854,7 +4186,7 @@ public func FfiConverterTypeMemoryPressure_lower(_ value: MemoryPressure) -> Rus
 public enum Piece: Equatable, Hashable {
 
     /**
-     * More of what the model thinks before it answers.
+     * More of the model's reasoning before the answer.
      */
     case reasoning(
         /**
@@ -3870,7 +4202,7 @@ public enum Piece: Equatable, Hashable {
          */text: String
     )
     /**
-     * A whole call of a tool.
+     * A complete tool call.
      */
     case call(
         /**
@@ -3951,13 +4283,13 @@ public func FfiConverterTypePiece_lower(_ value: Piece) -> RustBuffer {
 
 
 /**
- * What a model is asked.
+ * A prompt of a model.
  */
 
 public enum Prompt: Equatable, Hashable {
 
     /**
-     * A text to continue as it is. Names of control tokens in it stand for these tokens: texts of users belong into
+     * A text to continue as it is. Names of control tokens in it are parsed as these tokens, so users' texts belong in
      * messages.
      */
     case text(
@@ -3966,7 +4298,7 @@ public enum Prompt: Equatable, Hashable {
          */text: String
     )
     /**
-     * Messages, in the form of the model's chat template. Nothing in them is taken for a control token.
+     * Messages, rendered by the model's chat template. Nothing in them is parsed as a control token.
      */
     case messages(
         /**
@@ -4045,71 +4377,71 @@ public func FfiConverterTypePrompt_lower(_ value: Prompt) -> RustBuffer {
 public enum Reason: Equatable, Hashable {
 
     /**
-     * The whole prompt was known.
+     * The whole prompt is cached.
      */
     case complete
     /**
-     * Nothing was ever seen from here on.
+     * The next tokens were never computed.
      */
     case firstSeen
     /**
-     * A known prompt continues differently from here.
+     * A cached prompt continues differently from here.
      */
     case diverged
     /**
-     * What layers with a window need to go on is not there any more.
+     * The blocks that layers with a window need to continue are no longer cached.
      */
     case windowDropped
     /**
-     * No state of the recurrent layers was kept here.
+     * No state of the recurrent layers was stored here.
      */
     case noStateKept
     /**
-     * What comes next was known and has been evicted.
+     * The next block was evicted.
      */
     case evicted
     /**
-     * What comes next was known and has outlived its time to live.
+     * The lifetime of the next block has ended.
      */
     case expired
     /**
-     * What comes next was computed with another model.
+     * The next block was computed with another model.
      */
     case otherModel
     /**
-     * What comes next was computed with keys and values in another format.
+     * The next block was computed with keys and values in another format.
      */
     case otherKvFormat
     /**
-     * What comes next was kept from being shared.
+     * The next block belongs to another tenant, or is private.
      */
     case otherTenantOrPrivate
     /**
-     * Too little is known to be worth taking over.
+     * The cached prefix is too short to be used.
      */
     case belowMinimum
     /**
-     * A running answer is computing what comes next.
+     * A running answer is computing the next block.
      */
     case stillComputing
     /**
-     * The request forgets tokens and computes for itself what comes next.
+     * The request retains a part of its tokens, and computes the rest for itself.
      */
     case retained
     /**
-     * The request pools the hidden states of all its tokens, which are not kept.
+     * The request pools the hidden states of all its tokens, which are not cached.
      */
     case pooled
     /**
-     * What comes next is on disk and could not be read.
+     * The next block is on disk and could not be read.
      */
     case loadFailed
     /**
-     * What comes next is on disk, and computing it takes less time than reading it.
+     * The next block is on disk, and computing it takes less time than reading it.
      */
     case recomputeWasCheaper
     /**
-     * A reason that this definition does not name yet.
+     * A reason that this version does not name.
      */
     case other
 
@@ -4264,25 +4596,25 @@ public func FfiConverterTypeReason_lower(_ value: Reason) -> RustBuffer {
 
 
 /**
- * Who says a message.
+ * Role of a message.
  */
 
 public enum Role: Equatable, Hashable {
 
     /**
-     * The program, to the model.
+     * Instructions of the program to the model.
      */
     case system
     /**
-     * The user.
+     * Input of the user.
      */
     case user
     /**
-     * The model.
+     * Output of the model.
      */
     case assistant
     /**
-     * A tool that the model called.
+     * Result of a tool call.
      */
     case tool
 
@@ -4834,100 +5166,103 @@ private let initializationResult: InitializationResult = {
     if bindings_contract_version != scaffolding_contract_version {
         return InitializationResult.contractVersionMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_answerhandle_cancel() != 57256) {
+    if (uniffi_kvik_uniffi_checksum_method_answerhandle_cancel() != 33918) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_answerhandle_next() != 48868) {
+    if (uniffi_kvik_uniffi_checksum_method_answerhandle_next() != 28626) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_answerhandle_report() != 35812) {
+    if (uniffi_kvik_uniffi_checksum_method_answerhandle_report() != 31183) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_answerhandle_rest() != 15755) {
+    if (uniffi_kvik_uniffi_checksum_method_answerhandle_rest() != 18113) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() != 19131) {
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() != 52674) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() != 1211) {
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() != 15575) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_info() != 42980) {
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_info() != 55474) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_messages() != 1638) {
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_messages() != 38204) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered() != 8507) {
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered() != 15661) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_rename() != 6310) {
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_rename() != 42012) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_say() != 46776) {
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_say() != 50742) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back() != 23449) {
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back() != 30885) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens() != 42759) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens() != 9205) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_conversation() != 12156) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_conversation() != 14249) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() != 50223) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() != 17959) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 51274) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 48707) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_embed() != 27541) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_embed() != 20043) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_explain() != 57967) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_explain() != 41931) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_forget_prompt() != 19755) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_forget_prompt() != 45131) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_generate() != 53848) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_generate() != 12452) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() != 39650) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() != 36837) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 13603) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 32181) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 40221) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 57412) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() != 55464) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() != 16609) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure() != 15130) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure() != 45771) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down() != 3041) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_sampling() != 9519) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_stats() != 23261) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down() != 53634) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_text_of() != 8329) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_stats() != 30299) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_tokens() != 15772) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_text_of() != 44644) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_constructor_modelhandle_open() != 63101) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_tokens() != 63698) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_constructor_modelhandle_open() != 32191) {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_constructor_modelhandle_open_bytes() != 54293) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_constructor_modelhandle_open_descriptor() != 10501) {
+    if (uniffi_kvik_uniffi_checksum_constructor_modelhandle_open_descriptor() != 8819) {
         return InitializationResult.apiChecksumMismatch
     }
 

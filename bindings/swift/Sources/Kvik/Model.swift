@@ -2,7 +2,7 @@ import Foundation
 
 /// An open model, for any number of threads and tasks; answers are computed together.
 ///
-/// What takes time is async and blocks no thread of the caller's. Failures are a `KvikError`, after `close` `.Closed`.
+/// Calls that take time are async and block no thread of the caller. Failures are a `KvikError`; after `close`, `.Closed`.
 public final class Model: Sendable {
     private let handle: ModelHandle
 
@@ -10,7 +10,7 @@ public final class Model: Sendable {
         self.handle = handle
     }
 
-    /// Opens a GGUF file, or a directory as Hugging Face lays it out.
+    /// Opens a GGUF file, or a directory in Hugging Face's layout.
     public static func open(_ path: String, options: ModelOptions = ModelOptions()) async throws -> Model {
         try await Model(blocking { try ModelHandle.open(path: path, options: options) })
     }
@@ -20,8 +20,8 @@ public final class Model: Sendable {
         try await Model(blocking { try ModelHandle.openBytes(bytes: bytes, options: options) })
     }
 
-    /// Answers messages, in the form of the model's chat template. A reader that ends early, or whose task is cancelled,
-    /// ends the answer at the next step of the model. `onReport` learns what the answer took, after its last piece.
+    /// Answers messages, rendered by the model's chat template. A reader that ends early, or whose task is cancelled, ends
+    /// the answer at the next step of the model. `onReport` receives the report after the last piece.
     public func chat(
         _ messages: [Message],
         options: AnswerOptions = AnswerOptions(),
@@ -30,7 +30,8 @@ public final class Model: Sendable {
         stream(.messages(messages: messages), options, onReport)
     }
 
-    /// Continues a text as it is. Names of control tokens in it stand for these tokens: texts of users belong into messages.
+    /// Continues a text as it is. Names of control tokens in it are parsed as these tokens, so users' texts belong in
+    /// messages.
     public func generate(
         _ text: String,
         options: AnswerOptions = AnswerOptions(),
@@ -55,57 +56,79 @@ public final class Model: Sendable {
         return Reply(text: text, reasoning: reasoning, calls: calls, report: report)
     }
 
-    /// What a text means to the model, as a vector of length 1.
+    /// Embedding of a text: a vector of length 1.
     public func embed(_ text: String) async throws -> [Float] {
         try await blocking { [handle] in floats(try handle.embed(text: text).vector) }
     }
 
-    /// How likely each token of the vocabulary is to come next, or each of `tokens`: logits, before sampling.
+    /// Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
     public func logits(_ prompt: Prompt, tokens: [Int32]? = nil) async throws -> [Float] {
         try await blocking { [handle] in floats(try handle.logits(prompt: prompt, tokens: tokens).values) }
     }
 
-    /// The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
-    /// in it. Its `say` gives an answer in the caller's hands: `next` blocks for pieces, `cancel` ends it.
+    /// Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
+    /// answered in it. The caller reads the answer of its `say`: `next` blocks for pieces, `cancel` ends it.
     public func conversation(_ reference: String) throws -> ConversationHandle {
         try handle.conversation(reference: reference)
     }
 
-    /// All conversations, those that were changed last first.
+    /// All conversations, the most recently changed first.
     public func conversations() throws -> [ConversationInfo] {
         try handle.conversations()
     }
 
-    /// Tokens of messages.
+    /// Tokens of a prompt and its answer together.
+    public func contextTokens() throws -> Int64 {
+        try handle.contextTokens()
+    }
+
+    /// Number of tokens of messages.
     public func countTokens(_ messages: [Message]) throws -> Int64 {
         try handle.countTokens(prompt: .messages(messages: messages))
     }
 
-    /// What messages would find in the cache now, and why not more. Computes and changes nothing.
+    /// Reports what messages would find in the cache now, and why not more. Computes and changes nothing.
     public func explain(_ messages: [Message]) async throws -> Explanation {
         try await blocking { [handle] in try handle.explain(prompt: .messages(messages: messages)) }
     }
 
-    /// Keeps a system prompt computed under a name, in RAM and on disk.
+    /// Pins a computed system prompt under a name, in RAM and on disk.
     @discardableResult
     public func cacheSystemPrompt(_ id: String, _ prompt: String) async throws -> KeptState {
-        try await blocking { [handle] in try handle.keepPrompt(id: id, prompt: systemPrompt(prompt)) }
+        try await keep(id, [.system(prompt)])
     }
 
-    /// Whether this system prompt is kept under a name, and no token of it would have to be computed.
+    /// Returns whether this system prompt is pinned under a name and cached, but for its last token.
     public func isValid(_ id: String, _ prompt: String) async throws -> Bool {
-        try await blocking { [handle] in try handle.isKept(id: id, prompt: systemPrompt(prompt)).isWarm }
+        try await isKept(id, [.system(prompt)])
     }
 
-    /// Forgets what is kept under a name. Whether there was such a name.
+    /// Pins computed messages that other chats begin with under a name, as `cacheSystemPrompt` does a system prompt.
+    @discardableResult
+    public func keep(_ id: String, _ messages: [Message]) async throws -> KeptState {
+        try await blocking { [handle] in try handle.keepPrompt(id: id, prompt: .messages(messages: messages)) }
+    }
+
+    /// Returns whether these messages are pinned under a name and cached, but for their last token.
+    public func isKept(_ id: String, _ messages: [Message]) async throws -> Bool {
+        try await blocking { [handle] in try handle.isKept(id: id, prompt: .messages(messages: messages)).isWarm }
+    }
+
+    /// Unpins the prompt of a name. Returns whether the name existed.
     @discardableResult
     public func invalidate(_ id: String) async throws -> Bool {
         try await blocking { [handle] in try handle.forgetPrompt(id: id) }
     }
 
-    /// The engine's numbers after its last step.
+    /// Statistics of the engine after its last step.
     public func stats() throws -> Stats {
         try handle.stats()
+    }
+
+    /// The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each setting
+    /// with its source. `reasoning` is that of the options: some makers recommend other settings without it.
+    public func sampling(reasoning: Bool? = nil) throws -> ModelSampling {
+        try handle.sampling(reasoning: reasoning)
     }
 
     /// Releases memory to the system, in about 50 ms: for `didReceiveMemoryWarning`.
@@ -114,14 +137,14 @@ public final class Model: Sendable {
         try handle.onMemoryPressure(level: level)
     }
 
-    /// Gets ready to be killed, in about 100 ms: cancels all answers and makes durable what was computed. For
-    /// `applicationDidEnterBackground`. Then no thread of the model runs until something is asked again.
+    /// Prepares for the end of the process, in about 100 ms: cancels all answers and writes computed blocks to the disk. For
+    /// `applicationDidEnterBackground`. After that no thread of the model runs until the next call.
     @discardableResult
     public func onBackground() throws -> Flushed {
         try handle.onBackground()
     }
 
-    /// Cancels all answers, gives the disk up to two seconds, and stops all threads.
+    /// Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads.
     public func close() throws {
         _ = try handle.shutDown()
     }
@@ -134,7 +157,7 @@ public final class Model: Sendable {
         AsyncThrowingStream { continuation in
             do {
                 let answer = try handle.generate(prompt: prompt, options: options)
-                // A reader that is gone is noticed at once, also while nothing arrives.
+                // The end of the reader is noticed at once, also while no piece arrives.
                 continuation.onTermination = { _ in answer.cancel() }
                 reading.async { read(answer, continuation, onReport) }
             } catch {
@@ -144,7 +167,7 @@ public final class Model: Sendable {
     }
 }
 
-/// A whole answer: its text, what the model thought before it, the tools that it calls, and what it took.
+/// A whole answer: its text, the reasoning before it, its tool calls, and its report.
 public struct Reply: Sendable {
     public let text: String
     public let reasoning: String
@@ -153,18 +176,18 @@ public struct Reply: Sendable {
 }
 
 extension Message {
-    /// What the program says, to the model.
+    /// Creates a system message.
     public static func system(_ content: String) -> Message { Message(role: .system, content: content) }
 
-    /// What the user says.
+    /// Creates a user's message.
     public static func user(_ content: String) -> Message { Message(role: .user, content: content) }
 
-    /// What the model has said.
+    /// Creates a message of the model.
     public static func assistant(_ content: String) -> Message { Message(role: .assistant, content: content) }
 }
 
 extension Piece {
-    /// The text of a piece; of a call none.
+    /// Text of a piece; empty for a call.
     public var text: String {
         switch self {
         case let .reasoning(text), let .text(text): return text
@@ -174,14 +197,14 @@ extension Piece {
 }
 
 extension KeptState {
-    /// Whether it is kept, and no token of it would have to be computed, but for the last one.
+    /// True if the prompt is pinned and cached, but for its last token.
     public var isWarm: Bool {
         if case let .kept(_, _, _, warm) = self { return warm }
         return false
     }
 }
 
-/// Numbers that have crossed as bytes.
+/// Converts the bytes of a vector to numbers.
 private func floats(_ bytes: Data) -> [Float] {
     stride(from: 0, to: bytes.count, by: 4).map { at in
         let bits = (0..<4).reduce(UInt32(0)) { $0 | UInt32(bytes[bytes.startIndex + at + $1]) << (8 * $1) }
@@ -192,13 +215,9 @@ private func floats(_ bytes: Data) -> [Float] {
 /// Threads that may block: Swift's own for tasks are as few as there are cores.
 private let reading = DispatchQueue(label: "dev.kvik.reading", attributes: .concurrent)
 
-/// A place for a report that one task writes before another one reads it.
+/// A report that one task writes before another one reads it.
 private final class Taken: @unchecked Sendable {
     var report: Report?
-}
-
-private func systemPrompt(_ prompt: String) -> Prompt {
-    .messages(messages: [.system(prompt)])
 }
 
 private func blocking<T: Sendable>(_ call: @escaping @Sendable () throws -> T) async throws -> T {

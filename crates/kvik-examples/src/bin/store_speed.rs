@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kvik_cache::Identity;
 use kvik_cache::tier::{BlockTokens, Record, SlotId, Use};
-use kvik_engine::store::{Buffer, Completed, Opened, Store, StoreConfig, StoreError};
+use kvik_engine::store::{BlockStore, Buffer, Completed, Opened, Store, StoreConfig, StoreError};
 
 type Error = Box<dyn std::error::Error>;
 

@@ -9,8 +9,8 @@ use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_engine::stats::DraftSources;
 use kvik_kernels::{KvFormat, Pool};
 use kvik_library::{
-    AnswerOptions, Error, Finish, MemoryPressure, Message, Model, Options, Piece, Prompt, Role, Source,
-    StopReason,
+    AnswerOptions, Constraint, Error, Finish, MemoryPressure, Message, Model, Options, Piece, Prompt, Role,
+    SamplingOptions, SamplingSource, Source, Sourced, StopReason,
 };
 use kvik_model::ModelRunner;
 use kvik_model::load::LoadedModel;
@@ -49,10 +49,11 @@ fn plain_answer(engine: &Engine, loaded: &LoadedModel, prompt: &str, options: &A
         tenant: Default::default(),
         retention: None,
     };
+    let in_force = loaded.sampling_defaults().under(&options.sampling, SamplingSource::Request);
     let request = Request {
         max_tokens: options.max_tokens.unwrap(),
         ignore_eos: false,
-        sampling: options.sampling.clone(),
+        sampling: Sampling { seed: options.seed.unwrap_or(0), ..in_force.sampling() },
         lifetime: Default::default(),
         reuse: false,
         ..kept.request()
@@ -106,6 +107,21 @@ fn eight_threads_get_the_answers_that_one_gets() {
     let stats = together.stats();
     assert_eq!((stats.running, stats.waiting), (0, 0));
     assert!(stats.cached_tokens > 0, "they share a prefix: {stats:?}");
+}
+
+#[test]
+fn an_answer_that_repeats_itself_ends_where_that_is_asked_for() {
+    let model = model();
+    let sentence = "I am a small model that lives on your phone and answers every question\\. ";
+    let repeated = Constraint::Regex(format!("({sentence}){{10}}"));
+    let ask = |stop_loops| {
+        let options = AnswerOptions { stop_loops, constraint: Some(repeated.clone()), ..greedy(700) };
+        model.generate("Who are you?", &options).unwrap().finish().unwrap()
+    };
+    let (whole, report) = ask(false);
+    assert_eq!((whole.matches("small").count(), report.finish), (10, Finish::End));
+    let (cut, report) = ask(true);
+    assert!(report.finish == Finish::Loop && whole.starts_with(&cut) && cut.len() < whole.len(), "{cut}");
 }
 
 #[test]
@@ -201,6 +217,9 @@ fn what_cannot_be_done_says_what_and_the_model_goes_on() {
     let error = model.generate(text(1, 4000), &greedy(1)).unwrap_err();
     let names_the_remedy = error.to_string().contains("`context_tokens`");
     assert!(matches!(error, Error::PromptTooLong { .. }) && names_the_remedy, "{error}");
+    let error = model.chat(&[Message::user("word ".repeat(1 << 20))], &greedy(1)).unwrap_err();
+    assert!(error.to_string().starts_with("the prompt has at least "), "{error}");
+    assert!(matches!(error, Error::TextTooLong { .. }) && error.to_string().contains("`context_tokens`"));
     assert!(model.generate("", &greedy(1)).is_err());
     let error = model.generate(Prompt::Messages(Vec::new()), &greedy(1));
     // Whether no messages are a chat is up to the template; that it is said without a panic is not.
@@ -244,16 +263,39 @@ fn an_explanation_is_what_the_answer_then_reports() {
 #[test]
 fn recommended_sampling_is_that_of_the_models_makers() {
     let tiny = model();
-    let recommended = tiny.recommended_options();
-    assert_ne!(recommended.sampling.seed, tiny.recommended_options().sampling.seed);
     let ask = |options: AnswerOptions| {
         tiny.generate("Who are you?", &options.at_most(20)).unwrap().finish().unwrap().0
     };
-    assert_eq!(ask(recommended), ask(AnswerOptions::GREEDY), "the embedded model is asked greedily");
-    let path = kvik_testing::golden("arch-gemma3.gguf");
-    let gemma = Model::open(Options { kv_bytes: Some(16 << 20), ..Options::new(path) }).unwrap();
-    let Sampling { temperature, top_k, top_p, min_p, .. } = gemma.recommended_options().sampling;
-    assert_eq!((temperature, top_k, top_p, min_p), (1.0, 64, 0.95, 0.0));
+    let recommended = ask(AnswerOptions::RECOMMENDED);
+    assert_eq!(recommended, ask(AnswerOptions::GREEDY), "the embedded model is asked greedily");
+    let family = SamplingSource::Family("Qwen3");
+    let path = kvik_testing::golden("arch-qwen3.gguf");
+    let qwen3 = Model::open(Options { kv_bytes: Some(16 << 20), ..Options::new(path) }).unwrap();
+    for (reasoning, temperature, top_p) in
+        [(None, 0.6, 0.95), (Some(true), 0.6, 0.95), (Some(false), 0.7, 0.8)]
+    {
+        let sampling = qwen3.sampling(reasoning);
+        assert_eq!(sampling.temperature, Sourced { value: temperature, source: family }, "{reasoning:?}");
+        assert_eq!((sampling.top_p.value, sampling.top_k.value), (top_p, 20));
+        assert_eq!(sampling.presence_penalty.source, SamplingSource::Kvik);
+    }
+}
+
+#[test]
+fn an_answer_is_drawn_with_the_settings_in_force_and_its_own_before_them() {
+    let model = model();
+    let ask = |options: AnswerOptions| {
+        model.generate("A letter came in winter, and", &options.at_most(24)).unwrap().finish().unwrap().0
+    };
+    let set = |sampling, seed| AnswerOptions { sampling, seed, ..AnswerOptions::RECOMMENDED };
+    let hot = SamplingOptions { temperature: Some(1.5), ..SamplingOptions::NONE };
+    let said = SamplingOptions { top_k: Some(40), top_p: Some(0.95), min_p: Some(0.05), ..hot };
+    assert_eq!(ask(set(hot, Some(3))), ask(set(said, Some(3))), "what is not set is the model's");
+    let free = SamplingOptions { top_k: Some(0), top_p: Some(1.0), min_p: Some(0.0), ..hot };
+    let drawn = |sampling| (0..8).map(|seed| ask(set(sampling, Some(seed)))).collect::<Vec<_>>();
+    assert_ne!(drawn(hot), drawn(free), "an own setting is used");
+    let random: Vec<String> = (0..8).map(|_| ask(set(free, None))).collect();
+    assert!(random.iter().any(|text| *text != random[0]), "a seed that is not set is random: {random:?}");
 }
 
 #[test]
@@ -263,7 +305,7 @@ fn messages_are_written_as_others_write_them() {
     assert_eq!(json, r#"{"role":"assistant","content":"Seven."}"#);
     assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), message);
     assert_eq!(message.role, Role::Assistant);
-    let sampling = Sampling { temperature: 0.0, ..Sampling::GREEDY };
+    let sampling = SamplingOptions { temperature: Some(0.0), ..SamplingOptions::GREEDY };
     assert_eq!(AnswerOptions { sampling, ..greedy(3) }, greedy(3));
 }
 

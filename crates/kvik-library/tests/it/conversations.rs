@@ -189,3 +189,20 @@ fn a_conversation_of_a_closed_model_is_at_rest() {
     assert!(conversation.messages().is_err());
     assert_eq!(opened(dir.path()).conversation("trip").messages().unwrap().len(), 2);
 }
+
+#[test]
+fn models_of_one_process_share_the_conversations_of_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (opened(dir.path()), opened(&dir.path().join(".")));
+    say(&one.conversation("trip"), "Where is the station?");
+    say(&other.conversation("trip"), "And the bus?");
+    assert_eq!(one.conversation("trip").messages().unwrap().len(), 4, "one of both");
+    say(&other.conversation("cake"), "With nuts?");
+    assert_eq!(one.conversations().len(), 2);
+    one.conversation("trip").delete().unwrap();
+    assert!(other.conversation("trip").messages().is_err());
+    drop((one, other));
+    let again = opened(dir.path());
+    assert_eq!(again.conversations().len(), 1);
+    assert_eq!(again.conversation("cake").messages().unwrap().len(), 2);
+}

@@ -64,13 +64,43 @@ fn what_only_a_kept_prompt_needs_is_dropped_with_it() {
 }
 
 #[test]
-fn a_directory_is_one_models_at_a_time_and_the_error_says_so() {
+fn a_second_model_reads_the_disk_of_the_first_and_takes_over_when_that_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    let model = model_on(dir.path());
-    let error = Model::open(options().with_disk(dir.path())).unwrap_err();
-    assert!(matches!(error, Error::Disk(_)) && error.to_string().contains("another process"), "{error}");
-    drop(model);
-    assert!(Model::open(options().with_disk(dir.path())).is_ok(), "a model that is dropped lets go of it");
+    let (first, second) = (model_on(dir.path()), model_on(dir.path()));
+    let prompt = text(7, 150);
+    let computed = |model: &Model, prompt: &str| {
+        let (answer, report) = model.generate(prompt, &greedy(8)).unwrap().finish().unwrap();
+        (answer, report.cached_tokens)
+    };
+    let (said, cached) = computed(&first, &prompt);
+    assert_eq!(cached, 0);
+    first.on_background().unwrap();
+    until("the second sees what the first has written", || {
+        second.explain(prompt.as_str()).unwrap().disk_tokens > 0
+    });
+    let (again, cached) = computed(&second, &prompt);
+    assert!(again == said && cached > 100, "{cached} tokens from the disk of the first");
+    drop(first);
+    until("the second writes", || {
+        // What is computed before it has taken over is not written.
+        let before = second.stats().disk.unwrap().used_blocks;
+        computed(&second, &text(8, 40));
+        second.on_background().unwrap();
+        second.stats().disk.unwrap().used_blocks > before
+    });
+    drop(second);
+    let third = model_on(dir.path());
+    for text in [prompt, text(8, 40)] {
+        assert!(third.explain(text.as_str()).unwrap().known_tokens > 16, "of both");
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

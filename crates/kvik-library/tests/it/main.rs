@@ -7,6 +7,7 @@ mod common;
 mod conversations;
 mod cycles;
 mod forms;
+mod generated;
 mod kept;
 mod killed;
 mod pressure;

@@ -56,7 +56,7 @@ fn at_most(tokens: i64) -> AnswerOptions {
 
 /// An answer that nothing but its length or its reader ends.
 fn endless() -> AnswerOptions {
-    AnswerOptions { min_tokens: ENDLESS, temperature: 0.9, ..at_most(ENDLESS) }
+    AnswerOptions { min_tokens: ENDLESS, temperature: Some(0.9), ..at_most(ENDLESS) }
 }
 
 #[test]
@@ -86,6 +86,16 @@ fn an_answer_is_the_librarys() {
     let answer = library.chat(&messages, &kvik_library::AnswerOptions::GREEDY.at_most(12)).unwrap();
     let (expect, taken) = answer.finish().unwrap();
     assert_eq!((text, report.generated_tokens), (expect, taken.generated_tokens as i64));
+}
+
+#[test]
+fn the_sampling_in_force_is_told_with_its_sources() {
+    let sampling = model(None).sampling(None).unwrap();
+    assert_eq!(
+        (sampling.temperature.value, sampling.temperature.source),
+        (0.0, "family kvik-tiny".to_owned())
+    );
+    assert_eq!((sampling.top_p.value, sampling.top_p.source), (0.95, "kvik".to_owned()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Answers: what they are asked for with, and what is said of them.
 
 use kvik_library::{
-    Answer, AnswerOptions, Constraint, Finish, Message, Piece, Report, Sampling, ToolChoice,
+    Answer, AnswerOptions, Constraint, Finish, Message, Piece, Report, SamplingOptions, ToolChoice,
     tool_choice_from_name, tools_from_json,
 };
 
@@ -9,7 +9,7 @@ use crate::list::{Line, quote};
 use crate::{Failure, Result};
 
 /// Arguments of what is asked, and of an answer.
-const KNOWN: [&str; 20] = [
+const KNOWN: [&str; 21] = [
     "prompt",
     "times",
     "conversation",
@@ -21,6 +21,7 @@ const KNOWN: [&str; 20] = [
     "temperature",
     "top_p",
     "top_k",
+    "min_p",
     "seed",
     "stop",
     "tools",
@@ -104,23 +105,23 @@ fn counts(line: &Line, report: &Report) -> String {
 }
 
 fn options(line: &Line) -> Result<AnswerOptions> {
-    let greedy = Sampling::GREEDY;
-    let sampling = Sampling {
-        temperature: line.number("temperature").unwrap_or(greedy.temperature),
-        top_p: line.number("top_p").unwrap_or(greedy.top_p),
-        top_k: line.number("top_k").unwrap_or(greedy.top_k),
-        seed: line.number("seed").unwrap_or(greedy.seed),
-        min_tokens: line.number("min_tokens").unwrap_or(greedy.min_tokens),
-        ..greedy
+    let sampling = SamplingOptions {
+        temperature: line.number("temperature"),
+        top_p: line.number("top_p"),
+        top_k: line.number("top_k"),
+        min_p: line.number("min_p"),
+        ..SamplingOptions::NONE
     };
     Ok(AnswerOptions {
         max_tokens: line.number("max_tokens"),
+        min_tokens: line.number("min_tokens").unwrap_or(0),
+        seed: line.number("seed"),
         stop: line.all("stop").map(str::to_owned).collect(),
         sampling,
         tools: line.find("tools").map_or(Ok(Vec::new()), tools_from_json).map_err(Failure::from)?,
         tool_choice: line.find("tool_choice").map_or(ToolChoice::Auto, tool_choice_from_name),
         constraint: constraint(line),
-        ..AnswerOptions::GREEDY
+        ..AnswerOptions::RECOMMENDED
     })
 }
 

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use answers::{answer, messages};
-use kvik_library::{Error, KeptState, MemoryPressure, Model, Options, Source};
+use kvik_library::{Error, KeptState, MemoryPressure, Model, Options, SamplingDefaults, Source, Sourced};
 use list::{Line, quote};
 
 /// What cases may need that this library has.
@@ -79,6 +79,7 @@ impl Runner {
             }
             "background" => self.model()?.on_background().map(done).map_err(Failure::from),
             "stats" => stats(self.model()?),
+            "sampling" => Ok(sampling(&self.model()?.sampling(None))),
             "conversations" => Ok(conversations::all(self.model()?)),
             "say" | "messages" | "remembered" | "correct" | "take_back" | "rename" | "delete" => {
                 conversations::run(self.model()?.conversation(line.get("conversation")), line)
@@ -128,6 +129,26 @@ impl Runner {
         self.model.take().map_or(Ok(()), |model| model.close().map(drop))?;
         Ok(done(()))
     }
+}
+
+/// Each setting with two decimals or none, and its source.
+fn sampling(in_force: &SamplingDefaults) -> String {
+    fn setting(name: &str, value: String, source: impl ToString) -> String {
+        format!("{name}={value} from={}", quote(&source.to_string()))
+    }
+    let real = |name, Sourced { value, source }: Sourced<f32>| setting(name, format!("{value:.2}"), source);
+    let (top_k, last_n) = (in_force.top_k, in_force.penalty_last_n);
+    let settings = [
+        real("temperature", in_force.temperature),
+        setting("top_k", top_k.value.to_string(), top_k.source),
+        real("top_p", in_force.top_p),
+        real("min_p", in_force.min_p),
+        real("repetition_penalty", in_force.repetition_penalty),
+        real("presence_penalty", in_force.presence_penalty),
+        real("frequency_penalty", in_force.frequency_penalty),
+        setting("penalty_last_n", last_n.value.to_string(), last_n.source),
+    ];
+    settings.join(" ")
 }
 
 fn explain(model: &Model, line: &Line) -> Result {

@@ -6,7 +6,7 @@ pub(crate) mod usage;
 
 use std::path::Path;
 
-use kvik_library::{AnswerOptions, Model, Options, Sampling};
+use kvik_library::{AnswerOptions, Model, Options, SamplingOptions};
 
 /// A small budget, so that many models fit a machine of tests.
 const KV_BYTES: u64 = 64 << 20;
@@ -39,14 +39,13 @@ pub(crate) fn text(seed: u64, words: usize) -> String {
 
 /// Answers of at most so many tokens, drawn by a seed.
 pub(crate) fn drawn(seed: u64, max_tokens: usize) -> AnswerOptions {
-    let sampling = Sampling { temperature: 0.9, top_p: 0.95, seed, ..Sampling::GREEDY };
-    AnswerOptions { sampling, ..AnswerOptions::GREEDY.at_most(max_tokens) }
+    let sampling = SamplingOptions { temperature: Some(0.9), ..SamplingOptions::NONE };
+    AnswerOptions { sampling, seed: Some(seed), ..AnswerOptions::RECOMMENDED.at_most(max_tokens) }
 }
 
 /// An answer that nothing but its length or its reader ends.
 pub(crate) fn endless(seed: u64) -> AnswerOptions {
-    let drawn = drawn(seed, ENDLESS);
-    AnswerOptions { sampling: Sampling { min_tokens: ENDLESS, ..drawn.sampling }, ..drawn }
+    AnswerOptions { min_tokens: ENDLESS, ..drawn(seed, ENDLESS) }
 }
 
 pub(crate) fn greedy(max_tokens: usize) -> AnswerOptions {

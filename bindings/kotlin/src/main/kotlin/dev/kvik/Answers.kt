@@ -15,22 +15,22 @@ import kotlinx.coroutines.withContext
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
-/** A whole answer: its text, what the model thought before it, the tools that it calls, and what it took. */
+/** A whole answer: its text, the reasoning before it, its tool calls, and its report. */
 data class Reply(val text: String, val reasoning: String, val calls: List<ToolCall>, val report: Report)
 
-/** What the program says, to the model. */
+/** Creates a system message. */
 fun Message.Companion.system(content: String) = Message(Role.SYSTEM, content)
 
-/** What the user says. */
+/** Creates a user's message. */
 fun Message.Companion.user(content: String) = Message(Role.USER, content)
 
-/** What the model has said. */
+/** Creates a message of the model. */
 fun Message.Companion.assistant(content: String) = Message(Role.ASSISTANT, content)
 
-/** What a tool has answered to a call. */
+/** Creates the result of a tool call. */
 fun Message.Companion.tool(callId: String, content: String) = Message(Role.TOOL, content, toolCallId = callId)
 
-/** The text of a piece; of a call none. */
+/** Text of a piece; empty for a call. */
 val Piece.text: String
     get() = when (this) {
         is Piece.Reasoning -> text
@@ -38,10 +38,10 @@ val Piece.text: String
         is Piece.Call -> ""
     }
 
-/** Whether it is kept, and no token of it would have to be computed, but for the last one. */
+/** True if the prompt is pinned and cached, but for its last token. */
 val KeptState.isWarm: Boolean get() = this is KeptState.Kept && warm
 
-/** Numbers that have crossed as bytes. */
+/** Converts the bytes of a vector to numbers. */
 internal fun floats(bytes: ByteArray): FloatArray {
     val numbers = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer()
     return FloatArray(numbers.remaining()).also { numbers.get(it) }

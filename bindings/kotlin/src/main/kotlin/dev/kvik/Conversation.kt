@@ -5,13 +5,13 @@ import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.withContext
 
 /**
- * A conversation that is kept under a name, and goes on without end: beyond the context it is remembered. It may be used from
- * any number of threads; one at a time changes it, and another one that tries to is told by a [KvikException.Busy].
+ * A stored conversation, with summaries beyond the context. Any number of threads may use it; only one at a time can change
+ * it, and others get a [KvikException.Busy].
  */
 class Conversation internal constructor(private val handle: ConversationHandle) {
     /**
-     * Says something, and answers it. Question and answer are written down together when the answer has ended; one that is
-     * cancelled or fails leaves nothing behind.
+     * Sends a text and answers it. Question and answer are stored together when the answer has ended; a turn that is
+     * cancelled or fails stores nothing.
      */
     fun say(
         text: String,
@@ -19,14 +19,14 @@ class Conversation internal constructor(private val handle: ConversationHandle) 
         onReport: (Report) -> Unit = {},
     ): Flow<Piece> = say(listOf(Message.user(text)), options, onReport)
 
-    /** Says messages, as the results of tools, and answers them. */
+    /** Sends messages, such as the results of tools, and answers them. */
     fun say(
         messages: List<Message>,
         options: AnswerOptions = AnswerOptions(),
         onReport: (Report) -> Unit = {},
     ): Flow<Piece> = stream(onReport) { ask(messages, options) }
 
-    /** An answer in the caller's hands, as [Model.ask]. It is to be closed. */
+    /** An answer that the caller reads and closes, as [Model.ask]. */
     fun ask(messages: List<Message>, options: AnswerOptions = AnswerOptions()): AnswerHandle =
         handle.say(messages, options)
 
@@ -38,24 +38,24 @@ class Conversation internal constructor(private val handle: ConversationHandle) 
     suspend fun answer(messages: List<Message>, options: AnswerOptions = AnswerOptions()): Reply =
         whole { ask(messages, options) }
 
-    /** What is known of it without reading it. */
+    /** Metadata of the conversation. */
     suspend fun info(): ConversationInfo = withContext(Dispatchers.IO) { handle.info() }
 
-    /** What was said in it. */
+    /** Messages of the conversation. */
     suspend fun messages(): List<Message> = withContext(Dispatchers.IO) { handle.messages() }
 
-    /** What is remembered of it beyond its recent messages, if anything. */
+    /** The summary of its older messages, if there is one. */
     suspend fun remembered(): Remembered? = withContext(Dispatchers.IO) { handle.remembered() }
 
-    /** From now on its newest summary says this, which its next turn is told. */
+    /** Replaces the text of its newest summary; the next turn reads the new text. */
     suspend fun correct(summary: String): Remembered = withContext(Dispatchers.IO) { handle.correct(summary) }
 
-    /** Takes back the messages from this index on, and what is remembered of them. */
+    /** Removes the messages from this index on, and the summaries that cover any of them. */
     suspend fun takeBack(from: Long) = withContext(Dispatchers.IO) { handle.takeBack(from) }
 
-    /** Gives it another name. */
+    /** Renames the conversation. */
     suspend fun rename(name: String) = withContext(Dispatchers.IO) { handle.rename(name) }
 
-    /** Deletes it, and all that is remembered of it. This object is of no use afterwards. */
+    /** Deletes the conversation and its summaries. Later calls of this object fail. */
     suspend fun delete() = withContext(Dispatchers.IO) { handle.delete() }
 }

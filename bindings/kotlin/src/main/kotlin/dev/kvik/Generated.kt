@@ -725,6 +725,8 @@ internal object IntegrityCheckingUniffiLib {
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure(
     ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_modelhandle_sampling(
+    ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down(
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_stats(
@@ -826,6 +828,8 @@ internal object UniffiLib {
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_on_background(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_on_memory_pressure(`ptr`: Long,`level`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_sampling(`ptr`: Long,`reasoning`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_shut_down(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
@@ -954,100 +958,103 @@ private fun uniffiCheckContractApiVersion(lib: IntegrityCheckingUniffiLib) {
 }
 @Suppress("UNUSED_PARAMETER")
 private fun uniffiCheckApiChecksums(lib: IntegrityCheckingUniffiLib) {
-    if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_cancel() and 0xFFFF) != 57256) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_cancel() and 0xFFFF) != 33918) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_next() and 0xFFFF) != 48868) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_next() and 0xFFFF) != 28626) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_report() and 0xFFFF) != 35812) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_report() and 0xFFFF) != 31183) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_rest() and 0xFFFF) != 15755) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_rest() and 0xFFFF) != 18113) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() and 0xFFFF) != 19131) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() and 0xFFFF) != 52674) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() and 0xFFFF) != 1211) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() and 0xFFFF) != 15575) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_info() and 0xFFFF) != 42980) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_info() and 0xFFFF) != 55474) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_messages() and 0xFFFF) != 1638) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_messages() and 0xFFFF) != 38204) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered() and 0xFFFF) != 8507) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered() and 0xFFFF) != 15661) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_rename() and 0xFFFF) != 6310) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_rename() and 0xFFFF) != 42012) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_say() and 0xFFFF) != 46776) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_say() and 0xFFFF) != 50742) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back() and 0xFFFF) != 23449) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back() and 0xFFFF) != 30885) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens() and 0xFFFF) != 42759) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens() and 0xFFFF) != 9205) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversation() and 0xFFFF) != 12156) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversation() and 0xFFFF) != 14249) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() and 0xFFFF) != 50223) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() and 0xFFFF) != 17959) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() and 0xFFFF) != 51274) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() and 0xFFFF) != 48707) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_embed() and 0xFFFF) != 27541) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_embed() and 0xFFFF) != 20043) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_explain() and 0xFFFF) != 57967) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_explain() and 0xFFFF) != 41931) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_forget_prompt() and 0xFFFF) != 19755) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_forget_prompt() and 0xFFFF) != 45131) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_generate() and 0xFFFF) != 53848) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_generate() and 0xFFFF) != 12452) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() and 0xFFFF) != 39650) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() and 0xFFFF) != 36837) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() and 0xFFFF) != 13603) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() and 0xFFFF) != 32181) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() and 0xFFFF) != 40221) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() and 0xFFFF) != 57412) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() and 0xFFFF) != 55464) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() and 0xFFFF) != 16609) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure() and 0xFFFF) != 15130) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure() and 0xFFFF) != 45771) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down() and 0xFFFF) != 3041) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_sampling() and 0xFFFF) != 9519) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_stats() and 0xFFFF) != 23261) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down() and 0xFFFF) != 53634) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_text_of() and 0xFFFF) != 8329) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_stats() and 0xFFFF) != 30299) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_tokens() and 0xFFFF) != 15772) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_text_of() and 0xFFFF) != 44644) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open() and 0xFFFF) != 63101) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_tokens() and 0xFFFF) != 63698) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open() and 0xFFFF) != 32191) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open_bytes() and 0xFFFF) != 54293) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open_descriptor() and 0xFFFF) != 10501) {
+    if ((lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open_descriptor() and 0xFFFF) != 8819) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
 }
@@ -1513,28 +1520,29 @@ public object FfiConverterDuration: FfiConverterRustBuffer<java.time.Duration> {
 
 
 /**
- * An answer while it is made. Dropping it cancels it.
+ * An answer while it is generated. Dropping it cancels it.
  */
 public interface AnswerHandleInterface {
 
     /**
-     * Ends it at the next step of the model, from any thread. What has arrived by then can still be read, and then its
-     * report.
+     * Ends the answer at the next step of the model, from any thread. Pieces that have arrived, and the report, can still
+     * be read.
      */
     fun `cancel`()
 
     /**
-     * Waits for the next piece, and returns it with all others that have arrived by then; nothing after the last one.
+     * Waits for the next piece, and returns it with all others that have arrived; an empty list after the last one.
      */
     fun `next`(): List<Piece>
 
     /**
-     * What it took; none before its last piece was read, or if it failed.
+     * The report; missing before the last piece was read, and if the answer failed.
      */
     fun `report`(): Report?
 
     /**
-     * Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+     * Waits for the end, and returns all pieces that were not read yet: one call for an answer that is not shown as it
+     * arrives.
      */
     fun `rest`(): List<Piece>
 
@@ -1542,7 +1550,7 @@ public interface AnswerHandleInterface {
 }
 
 /**
- * An answer while it is made. Dropping it cancels it.
+ * An answer while it is generated. Dropping it cancels it.
  */
 open class AnswerHandle: Disposable, AutoCloseable, AnswerHandleInterface
 {
@@ -1647,8 +1655,8 @@ open class AnswerHandle: Disposable, AutoCloseable, AnswerHandleInterface
 
 
     /**
-     * Ends it at the next step of the model, from any thread. What has arrived by then can still be read, and then its
-     * report.
+     * Ends the answer at the next step of the model, from any thread. Pieces that have arrived, and the report, can still
+     * be read.
      */override fun `cancel`()
         =
     callWithHandle {
@@ -1663,7 +1671,7 @@ open class AnswerHandle: Disposable, AutoCloseable, AnswerHandleInterface
 
 
     /**
-     * Waits for the next piece, and returns it with all others that have arrived by then; nothing after the last one.
+     * Waits for the next piece, and returns it with all others that have arrived; an empty list after the last one.
      */
     @Throws(KvikException::class)override fun `next`(): List<Piece> {
             return FfiConverterSequenceTypePiece.lift(
@@ -1680,7 +1688,7 @@ open class AnswerHandle: Disposable, AutoCloseable, AnswerHandleInterface
 
 
     /**
-     * What it took; none before its last piece was read, or if it failed.
+     * The report; missing before the last piece was read, and if the answer failed.
      */override fun `report`(): Report? {
             return FfiConverterOptionalTypeReport.lift(
     callWithHandle {
@@ -1696,7 +1704,8 @@ open class AnswerHandle: Disposable, AutoCloseable, AnswerHandleInterface
 
 
     /**
-     * Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+     * Waits for the end, and returns all pieces that were not read yet: one call for an answer that is not shown as it
+     * arrives.
      */
     @Throws(KvikException::class)override fun `rest`(): List<Piece> {
             return FfiConverterSequenceTypePiece.lift(
@@ -1846,48 +1855,48 @@ public object FfiConverterTypeAnswerHandle: FfiConverter<AnswerHandle, Long> {
 
 
 /**
- * A conversation that is kept, for any number of threads; one at a time changes it.
+ * A stored conversation. Any number of threads may use it; only one at a time can change it.
  */
 public interface ConversationHandleInterface {
 
     /**
-     * From now on its newest summary says this, which its next turn is told.
+     * Replaces the text of its newest summary; the next turn reads the new text.
      */
     fun `correct`(`summary`: kotlin.String): Remembered
 
     /**
-     * Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+     * Deletes the conversation and its summaries. Later calls of the handle fail.
      */
     fun `delete`()
 
     /**
-     * What is known of it without reading it.
+     * Metadata of the conversation.
      */
     fun `info`(): ConversationInfo
 
     /**
-     * What was said in it.
+     * Messages of the conversation.
      */
     fun `messages`(): List<Message>
 
     /**
-     * What is remembered of it beyond its recent messages, if anything.
+     * The summary of its older messages, if there is one.
      */
     fun `remembered`(): Remembered?
 
     /**
-     * Gives it another name.
+     * Renames the conversation.
      */
     fun `rename`(`name`: kotlin.String)
 
     /**
-     * Says something, and answers it. Question and answer are written down together when the answer has ended; one that
-     * is cancelled, dropped or fails leaves nothing behind.
+     * Sends messages and answers them. Question and answer are stored together when the answer has ended; a turn that is
+     * cancelled, dropped or fails stores nothing.
      */
     fun `say`(`messages`: List<Message>, `options`: AnswerOptions): AnswerHandle
 
     /**
-     * Takes back the messages from this index on, and what is remembered of them.
+     * Removes the messages from the index `from` on, and the summaries that cover any of them.
      */
     fun `takeBack`(`from`: kotlin.Long)
 
@@ -1895,7 +1904,7 @@ public interface ConversationHandleInterface {
 }
 
 /**
- * A conversation that is kept, for any number of threads; one at a time changes it.
+ * A stored conversation. Any number of threads may use it; only one at a time can change it.
  */
 open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInterface
 {
@@ -2000,7 +2009,7 @@ open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInte
 
 
     /**
-     * From now on its newest summary says this, which its next turn is told.
+     * Replaces the text of its newest summary; the next turn reads the new text.
      */
     @Throws(KvikException::class)override fun `correct`(`summary`: kotlin.String): Remembered {
             return FfiConverterTypeRemembered.lift(
@@ -2018,7 +2027,7 @@ open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInte
 
 
     /**
-     * Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+     * Deletes the conversation and its summaries. Later calls of the handle fail.
      */
     @Throws(KvikException::class)override fun `delete`()
         =
@@ -2034,7 +2043,7 @@ open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInte
 
 
     /**
-     * What is known of it without reading it.
+     * Metadata of the conversation.
      */
     @Throws(KvikException::class)override fun `info`(): ConversationInfo {
             return FfiConverterTypeConversationInfo.lift(
@@ -2051,7 +2060,7 @@ open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInte
 
 
     /**
-     * What was said in it.
+     * Messages of the conversation.
      */
     @Throws(KvikException::class)override fun `messages`(): List<Message> {
             return FfiConverterSequenceTypeMessage.lift(
@@ -2068,7 +2077,7 @@ open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInte
 
 
     /**
-     * What is remembered of it beyond its recent messages, if anything.
+     * The summary of its older messages, if there is one.
      */
     @Throws(KvikException::class)override fun `remembered`(): Remembered? {
             return FfiConverterOptionalTypeRemembered.lift(
@@ -2085,7 +2094,7 @@ open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInte
 
 
     /**
-     * Gives it another name.
+     * Renames the conversation.
      */
     @Throws(KvikException::class)override fun `rename`(`name`: kotlin.String)
         =
@@ -2102,8 +2111,8 @@ open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInte
 
 
     /**
-     * Says something, and answers it. Question and answer are written down together when the answer has ended; one that
-     * is cancelled, dropped or fails leaves nothing behind.
+     * Sends messages and answers them. Question and answer are stored together when the answer has ended; a turn that is
+     * cancelled, dropped or fails stores nothing.
      */
     @Throws(KvikException::class)override fun `say`(`messages`: List<Message>, `options`: AnswerOptions): AnswerHandle {
             return FfiConverterTypeAnswerHandle.lift(
@@ -2122,7 +2131,7 @@ open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInte
 
 
     /**
-     * Takes back the messages from this index on, and what is remembered of them.
+     * Removes the messages from the index `from` on, and the summaries that cover any of them.
      */
     @Throws(KvikException::class)override fun `takeBack`(`from`: kotlin.Long)
         =
@@ -2274,99 +2283,105 @@ public object FfiConverterTypeConversationHandle: FfiConverter<ConversationHandl
 /**
  * An open model, for any number of threads.
  *
- * Languages with a garbage collector end objects when they like, so that a handle can be closed, once, while others hold
- * it. Calls hold the lock for reading: closing waits for those that are under way, and later ones fail as closed. Answers
- * do not hold it: closing cancels them.
+ * A garbage collector may destroy objects at any time, so a handle can be closed, once, while others hold it. Calls hold
+ * the lock for reading: closing waits for running calls, and later ones fail as closed. Answers do not hold the lock:
+ * closing cancels them.
  */
 public interface ModelHandleInterface {
 
     /**
-     * Tokens of a prompt and its answer together.
+     * Maximum tokens of a prompt and its answer together.
      */
     fun `contextTokens`(): kotlin.Long
 
     /**
-     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
-     * in it.
+     * Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
+     * answered in it.
      */
     fun `conversation`(`reference`: kotlin.String): ConversationHandle
 
     /**
-     * All conversations, those that were changed last first.
+     * All conversations, the most recently changed first.
      */
     fun `conversations`(): List<ConversationInfo>
 
     /**
-     * Tokens of a prompt.
+     * Number of tokens of a prompt.
      */
     fun `countTokens`(`prompt`: Prompt): kotlin.Long
 
     /**
-     * What a text means to the model.
+     * Embedding of a text.
      */
     fun `embed`(`text`: kotlin.String): Embedding
 
     /**
-     * What a prompt would find in the cache now, and why not more. Computes and changes nothing.
+     * Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
      */
     fun `explain`(`prompt`: Prompt): Explanation
 
     /**
-     * Unpins what is kept under a name, unless something else needs it. Whether there was such a name.
+     * Unpins the prompt of a name, unless another name has the same tokens. Returns whether the name existed.
      */
     fun `forgetPrompt`(`id`: kotlin.String): kotlin.Boolean
 
     /**
-     * Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
+     * Continues a text, or answers messages: a cached prefix of the prompt is not computed again.
      */
     fun `generate`(`prompt`: Prompt, `options`: AnswerOptions): AnswerHandle
 
     /**
-     * Whether this is what is kept under a name, and how much of it need not be computed.
+     * Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
      */
     fun `isKept`(`id`: kotlin.String, `prompt`: Prompt): KeptState
 
     /**
-     * Computes what other prompts begin with, as far as it is not known, and keeps it under a name until it is forgotten.
-     * What the name stood for before is unpinned.
+     * Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
+     * The previous prompt of the name is unpinned.
      */
     fun `keepPrompt`(`id`: kotlin.String, `prompt`: Prompt): KeptState
 
     /**
-     * How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+     * Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
      */
     fun `logits`(`prompt`: Prompt, `tokens`: List<kotlin.Int>?): Logits
 
     /**
-     * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
-     * computed is on disk. Then no thread of the model runs until something is asked again.
+     * Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
+     * 100 ms and the running step. After that no thread of the model runs until the next call.
      */
     fun `onBackground`(): Flushed
 
     /**
-     * Releases memory to the system: first what is computed goes to the disk, for which it has 50 ms, then cached prefixes
-     * are evicted, those worth least first.
+     * Releases memory to the system: computed blocks get 50 ms to reach the disk, then cached prefixes are evicted, the
+     * least valuable first.
      */
     fun `onMemoryPressure`(`level`: MemoryPressure): Released
 
     /**
-     * Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Other calls
-     * fail as closed from then on; none is returned where another call closed it.
+     * The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each
+     * setting with its source. `reasoning` is that of the options: some makers recommend other settings without it.
+     */
+    fun `sampling`(`reasoning`: kotlin.Boolean?): ModelSampling
+
+    /**
+     * Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Later calls
+     * fail as closed. Returns nothing if another call has closed the model.
      */
     fun `shutDown`(): Flushed?
 
     /**
-     * The engine's numbers after its last step.
+     * Statistics of the engine after its last step.
      */
     fun `stats`(): Stats
 
     /**
-     * The text of tokens.
+     * Text of tokens.
      */
     fun `textOf`(`tokens`: List<kotlin.Int>): kotlin.String
 
     /**
-     * The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+     * Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens.
      */
     fun `tokens`(`text`: kotlin.String): List<kotlin.Int>
 
@@ -2376,9 +2391,9 @@ public interface ModelHandleInterface {
 /**
  * An open model, for any number of threads.
  *
- * Languages with a garbage collector end objects when they like, so that a handle can be closed, once, while others hold
- * it. Calls hold the lock for reading: closing waits for those that are under way, and later ones fail as closed. Answers
- * do not hold it: closing cancels them.
+ * A garbage collector may destroy objects at any time, so a handle can be closed, once, while others hold it. Calls hold
+ * the lock for reading: closing waits for running calls, and later ones fail as closed. Answers do not hold the lock:
+ * closing cancels them.
  */
 open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 {
@@ -2483,7 +2498,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Tokens of a prompt and its answer together.
+     * Maximum tokens of a prompt and its answer together.
      */
     @Throws(KvikException::class)override fun `contextTokens`(): kotlin.Long {
             return FfiConverterLong.lift(
@@ -2500,8 +2515,8 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
-     * in it.
+     * Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
+     * answered in it.
      */
     @Throws(KvikException::class)override fun `conversation`(`reference`: kotlin.String): ConversationHandle {
             return FfiConverterTypeConversationHandle.lift(
@@ -2519,7 +2534,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * All conversations, those that were changed last first.
+     * All conversations, the most recently changed first.
      */
     @Throws(KvikException::class)override fun `conversations`(): List<ConversationInfo> {
             return FfiConverterSequenceTypeConversationInfo.lift(
@@ -2536,7 +2551,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Tokens of a prompt.
+     * Number of tokens of a prompt.
      */
     @Throws(KvikException::class)override fun `countTokens`(`prompt`: Prompt): kotlin.Long {
             return FfiConverterLong.lift(
@@ -2554,7 +2569,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * What a text means to the model.
+     * Embedding of a text.
      */
     @Throws(KvikException::class)override fun `embed`(`text`: kotlin.String): Embedding {
             return FfiConverterTypeEmbedding.lift(
@@ -2572,7 +2587,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * What a prompt would find in the cache now, and why not more. Computes and changes nothing.
+     * Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
      */
     @Throws(KvikException::class)override fun `explain`(`prompt`: Prompt): Explanation {
             return FfiConverterTypeExplanation.lift(
@@ -2590,7 +2605,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Unpins what is kept under a name, unless something else needs it. Whether there was such a name.
+     * Unpins the prompt of a name, unless another name has the same tokens. Returns whether the name existed.
      */
     @Throws(KvikException::class)override fun `forgetPrompt`(`id`: kotlin.String): kotlin.Boolean {
             return FfiConverterBoolean.lift(
@@ -2608,7 +2623,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
+     * Continues a text, or answers messages: a cached prefix of the prompt is not computed again.
      */
     @Throws(KvikException::class)override fun `generate`(`prompt`: Prompt, `options`: AnswerOptions): AnswerHandle {
             return FfiConverterTypeAnswerHandle.lift(
@@ -2627,7 +2642,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Whether this is what is kept under a name, and how much of it need not be computed.
+     * Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
      */
     @Throws(KvikException::class)override fun `isKept`(`id`: kotlin.String, `prompt`: Prompt): KeptState {
             return FfiConverterTypeKeptState.lift(
@@ -2646,8 +2661,8 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Computes what other prompts begin with, as far as it is not known, and keeps it under a name until it is forgotten.
-     * What the name stood for before is unpinned.
+     * Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
+     * The previous prompt of the name is unpinned.
      */
     @Throws(KvikException::class)override fun `keepPrompt`(`id`: kotlin.String, `prompt`: Prompt): KeptState {
             return FfiConverterTypeKeptState.lift(
@@ -2666,7 +2681,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+     * Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
      */
     @Throws(KvikException::class)override fun `logits`(`prompt`: Prompt, `tokens`: List<kotlin.Int>?): Logits {
             return FfiConverterTypeLogits.lift(
@@ -2685,8 +2700,8 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
-     * computed is on disk. Then no thread of the model runs until something is asked again.
+     * Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
+     * 100 ms and the running step. After that no thread of the model runs until the next call.
      */
     @Throws(KvikException::class)override fun `onBackground`(): Flushed {
             return FfiConverterTypeFlushed.lift(
@@ -2703,8 +2718,8 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Releases memory to the system: first what is computed goes to the disk, for which it has 50 ms, then cached prefixes
-     * are evicted, those worth least first.
+     * Releases memory to the system: computed blocks get 50 ms to reach the disk, then cached prefixes are evicted, the
+     * least valuable first.
      */
     @Throws(KvikException::class)override fun `onMemoryPressure`(`level`: MemoryPressure): Released {
             return FfiConverterTypeReleased.lift(
@@ -2722,8 +2737,27 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Other calls
-     * fail as closed from then on; none is returned where another call closed it.
+     * The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each
+     * setting with its source. `reasoning` is that of the options: some makers recommend other settings without it.
+     */
+    @Throws(KvikException::class)override fun `sampling`(`reasoning`: kotlin.Boolean?): ModelSampling {
+            return FfiConverterTypeModelSampling.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_sampling(
+        it,
+
+        FfiConverterOptionalBoolean.lower(`reasoning`),_status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. Later calls
+     * fail as closed. Returns nothing if another call has closed the model.
      */
     @Throws(KvikException::class)override fun `shutDown`(): Flushed? {
             return FfiConverterOptionalTypeFlushed.lift(
@@ -2740,7 +2774,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * The engine's numbers after its last step.
+     * Statistics of the engine after its last step.
      */
     @Throws(KvikException::class)override fun `stats`(): Stats {
             return FfiConverterTypeStats.lift(
@@ -2757,7 +2791,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * The text of tokens.
+     * Text of tokens.
      */
     @Throws(KvikException::class)override fun `textOf`(`tokens`: List<kotlin.Int>): kotlin.String {
             return FfiConverterString.lift(
@@ -2775,7 +2809,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+     * Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens.
      */
     @Throws(KvikException::class)override fun `tokens`(`text`: kotlin.String): List<kotlin.Int> {
             return FfiConverterSequenceInt.lift(
@@ -2800,7 +2834,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
     companion object {
 
     /**
-     * Opens a GGUF file, or a directory as Hugging Face lays it out.
+     * Opens a GGUF file, or a directory in Hugging Face's layout.
      */
     @Throws(KvikException::class) fun `open`(`path`: kotlin.String, `options`: ModelOptions): ModelHandle {
             return FfiConverterTypeModelHandle.lift(
@@ -2835,8 +2869,8 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
     /**
      * Opens a GGUF file inside an open file, which is mapped: `descriptor`, `offset` and `bytes` as a phone's asset
-     * store gives them; without `bytes` it goes up to the end. The descriptor stays the caller's, who may close it after
-     * the call.
+     * manager provides them; without `bytes` the part extends to the end of the file. The caller keeps the descriptor and
+     * may close it after the call.
      */
     @Throws(KvikException::class) fun `openDescriptor`(`descriptor`: kotlin.Int, `offset`: kotlin.Long, `bytes`: kotlin.Long?, `options`: ModelOptions): ModelHandle {
             return FfiConverterTypeModelHandle.lift(
@@ -2885,53 +2919,69 @@ public object FfiConverterTypeModelHandle: FfiConverter<ModelHandle, Long> {
 
 
 /**
- * What an answer is asked for with: the likeliest tokens up to the end of the context, where nothing else is said.
+ * Options of an answer. A setting of the sampler that is missing is the model's: what its makers recommend, else kvik's
+ * default.
  */
 data class AnswerOptions (
     /**
-     * Tokens of the answer at most; the rest of the context where that is not said.
+     * Maximum tokens of the answer; by default the rest of the context.
      */
     val `maxTokens`: kotlin.Long? = null
     ,
     /**
-     * Tokens that it has before the model may end it.
+     * Minimum tokens of the answer: before them the model cannot end it.
      */
     val `minTokens`: kotlin.Long = 0L
     ,
     /**
-     * The answer ends before the first of these.
+     * Stop texts: the answer ends before the first of these.
      */
     val `stop`: List<kotlin.String> = listOf()
     ,
     /**
-     * How far from the likeliest tokens it may go; 0 takes these.
+     * Ends an answer that only repeats itself, as small models do.
      */
-    val `temperature`: kotlin.Double = 0.0
+    val `stopLoops`: kotlin.Boolean = false
+    ,
+    /**
+     * Sampling temperature; 0 takes the likeliest token at each position.
+     */
+    val `temperature`: kotlin.Double? = null
     ,
     /**
      * Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
      */
-    val `topP`: kotlin.Double = 1.0
+    val `topP`: kotlin.Double? = null
     ,
     /**
-     * Keeps so many of the likeliest tokens; 0 keeps all.
+     * Keeps this many of the likeliest tokens; 0 keeps all.
      */
-    val `topK`: kotlin.Long = 0L
+    val `topK`: kotlin.Long? = null
     ,
     /**
-     * Drops tokens below this share of the likeliest; 0 keeps all.
+     * Drops tokens below this share of the likeliest one's probability; 0 keeps all.
      */
-    val `minP`: kotlin.Double = 0.0
+    val `minP`: kotlin.Double? = null
     ,
     /**
-     * Divides the logits of tokens that were seen; 1 is off.
+     * Divides the logits of tokens that occurred; 1 is off.
      */
-    val `repetitionPenalty`: kotlin.Double = 1.0
+    val `repetitionPenalty`: kotlin.Double? = null
     ,
     /**
-     * The same seed gives the same text.
+     * Subtracted once from the logits of generated tokens; 0 is off.
      */
-    val `seed`: kotlin.Long = 0L
+    val `presencePenalty`: kotlin.Double? = null
+    ,
+    /**
+     * Subtracted per occurrence from the logits of generated tokens; 0 is off.
+     */
+    val `frequencyPenalty`: kotlin.Double? = null
+    ,
+    /**
+     * Seed of the sampler: the same seed gives the same text. Random by default.
+     */
+    val `seed`: kotlin.Long? = null
     ,
     /**
      * Switches reasoning before the answer to a chat on or off, for models that have it.
@@ -2939,7 +2989,7 @@ data class AnswerOptions (
     val `reasoning`: kotlin.Boolean? = null
     ,
     /**
-     * Tools that the answer to a chat may call, as OpenAI writes them: a list in JSON.
+     * Tools that the answer to a chat may call, in OpenAI's format: a JSON array.
      */
     val `tools`: kotlin.String? = null
     ,
@@ -2949,12 +2999,12 @@ data class AnswerOptions (
     val `toolChoice`: kotlin.String? = null
     ,
     /**
-     * Whether it may call several; one, where one has to be called, if that is not said.
+     * True if it may call several; by default, a forced call is the only one.
      */
     val `parallelToolCalls`: kotlin.Boolean? = null
     ,
     /**
-     * Holds the answer to a form.
+     * Constraint on the form of the answer.
      */
     val `constraint`: Constraint? = null
 
@@ -2976,12 +3026,15 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterOptionalLong.read(buf),
             FfiConverterLong.read(buf),
             FfiConverterSequenceString.read(buf),
-            FfiConverterDouble.read(buf),
-            FfiConverterDouble.read(buf),
-            FfiConverterLong.read(buf),
-            FfiConverterDouble.read(buf),
-            FfiConverterDouble.read(buf),
-            FfiConverterLong.read(buf),
+            FfiConverterBoolean.read(buf),
+            FfiConverterOptionalDouble.read(buf),
+            FfiConverterOptionalDouble.read(buf),
+            FfiConverterOptionalLong.read(buf),
+            FfiConverterOptionalDouble.read(buf),
+            FfiConverterOptionalDouble.read(buf),
+            FfiConverterOptionalDouble.read(buf),
+            FfiConverterOptionalDouble.read(buf),
+            FfiConverterOptionalLong.read(buf),
             FfiConverterOptionalBoolean.read(buf),
             FfiConverterOptionalString.read(buf),
             FfiConverterOptionalString.read(buf),
@@ -2994,12 +3047,15 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterOptionalLong.allocationSize(value.`maxTokens`) +
             FfiConverterLong.allocationSize(value.`minTokens`) +
             FfiConverterSequenceString.allocationSize(value.`stop`) +
-            FfiConverterDouble.allocationSize(value.`temperature`) +
-            FfiConverterDouble.allocationSize(value.`topP`) +
-            FfiConverterLong.allocationSize(value.`topK`) +
-            FfiConverterDouble.allocationSize(value.`minP`) +
-            FfiConverterDouble.allocationSize(value.`repetitionPenalty`) +
-            FfiConverterLong.allocationSize(value.`seed`) +
+            FfiConverterBoolean.allocationSize(value.`stopLoops`) +
+            FfiConverterOptionalDouble.allocationSize(value.`temperature`) +
+            FfiConverterOptionalDouble.allocationSize(value.`topP`) +
+            FfiConverterOptionalLong.allocationSize(value.`topK`) +
+            FfiConverterOptionalDouble.allocationSize(value.`minP`) +
+            FfiConverterOptionalDouble.allocationSize(value.`repetitionPenalty`) +
+            FfiConverterOptionalDouble.allocationSize(value.`presencePenalty`) +
+            FfiConverterOptionalDouble.allocationSize(value.`frequencyPenalty`) +
+            FfiConverterOptionalLong.allocationSize(value.`seed`) +
             FfiConverterOptionalBoolean.allocationSize(value.`reasoning`) +
             FfiConverterOptionalString.allocationSize(value.`tools`) +
             FfiConverterOptionalString.allocationSize(value.`toolChoice`) +
@@ -3011,12 +3067,15 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterOptionalLong.write(value.`maxTokens`, buf)
             FfiConverterLong.write(value.`minTokens`, buf)
             FfiConverterSequenceString.write(value.`stop`, buf)
-            FfiConverterDouble.write(value.`temperature`, buf)
-            FfiConverterDouble.write(value.`topP`, buf)
-            FfiConverterLong.write(value.`topK`, buf)
-            FfiConverterDouble.write(value.`minP`, buf)
-            FfiConverterDouble.write(value.`repetitionPenalty`, buf)
-            FfiConverterLong.write(value.`seed`, buf)
+            FfiConverterBoolean.write(value.`stopLoops`, buf)
+            FfiConverterOptionalDouble.write(value.`temperature`, buf)
+            FfiConverterOptionalDouble.write(value.`topP`, buf)
+            FfiConverterOptionalLong.write(value.`topK`, buf)
+            FfiConverterOptionalDouble.write(value.`minP`, buf)
+            FfiConverterOptionalDouble.write(value.`repetitionPenalty`, buf)
+            FfiConverterOptionalDouble.write(value.`presencePenalty`, buf)
+            FfiConverterOptionalDouble.write(value.`frequencyPenalty`, buf)
+            FfiConverterOptionalLong.write(value.`seed`, buf)
             FfiConverterOptionalBoolean.write(value.`reasoning`, buf)
             FfiConverterOptionalString.write(value.`tools`, buf)
             FfiConverterOptionalString.write(value.`toolChoice`, buf)
@@ -3028,7 +3087,7 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
 
 
 /**
- * What is known of a conversation without reading it.
+ * Metadata of a conversation, known without reading its messages.
  */
 data class ConversationInfo (
     /**
@@ -3042,17 +3101,17 @@ data class ConversationInfo (
     val `name`: kotlin.String?
     ,
     /**
-     * When it began, Unix seconds.
+     * Time of creation, in Unix seconds.
      */
     val `createdS`: kotlin.Long
     ,
     /**
-     * When it was changed last, Unix seconds.
+     * Time of the last change, in Unix seconds.
      */
     val `updatedS`: kotlin.Long
     ,
     /**
-     * Messages of it.
+     * Number of messages.
      */
     val `messages`: kotlin.Long
 
@@ -3099,21 +3158,68 @@ public object FfiConverterTypeConversationInfo: FfiConverterRustBuffer<Conversat
 
 
 /**
- * The cache on disk.
+ * A setting of the sampler that is a whole number, and its source.
+ */
+data class CountSetting (
+    /**
+     * The value in force.
+     */
+    val `value`: kotlin.Long
+    ,
+    /**
+     * `file`, `family NAME` or `kvik`, as of a real number.
+     */
+    val `source`: kotlin.String
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeCountSetting: FfiConverterRustBuffer<CountSetting> {
+    override fun read(buf: ByteBuffer): CountSetting {
+        return CountSetting(
+            FfiConverterLong.read(buf),
+            FfiConverterString.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: CountSetting) = (
+            FfiConverterLong.allocationSize(value.`value`) +
+            FfiConverterString.allocationSize(value.`source`)
+    )
+
+    override fun write(value: CountSetting, buf: ByteBuffer) {
+            FfiConverterLong.write(value.`value`, buf)
+            FfiConverterString.write(value.`source`, buf)
+    }
+}
+
+
+
+/**
+ * Statistics of the cache on disk.
  */
 data class DiskStats (
     /**
-     * Blocks there is room for.
+     * Capacity in blocks.
      */
     val `blocks`: kotlin.Long
     ,
     /**
-     * Blocks held.
+     * Number of stored blocks.
      */
     val `usedBlocks`: kotlin.Long
     ,
     /**
-     * Computed blocks that are still to be written.
+     * Number of computed blocks that are still to be written.
      */
     val `unwrittenBlocks`: kotlin.Long
 
@@ -3154,12 +3260,12 @@ public object FfiConverterTypeDiskStats: FfiConverterRustBuffer<DiskStats> {
 
 
 /**
- * What a text means to the model.
+ * Embedding of a text.
  */
 data class Embedding (
     /**
-     * `[d_model]`, of length 1: each number an `f32` of four bytes, the lowest first. Bytes cross at once; a list of
-     * numbers would be read one by one.
+     * `[d_model]`, of length 1: each number is an `f32` of four bytes, the lowest byte first. Bytes cross the language
+     * boundary at once; a list of numbers would be read one by one.
      */
     val `vector`: kotlin.ByteArray
     ,
@@ -3169,7 +3275,7 @@ data class Embedding (
     val `promptTokens`: kotlin.Long
     ,
     /**
-     * Of these, tokens that came from the cache.
+     * Tokens that came from the cache.
      */
     val `cachedTokens`: kotlin.Long
 
@@ -3210,7 +3316,7 @@ public object FfiConverterTypeEmbedding: FfiConverterRustBuffer<Embedding> {
 
 
 /**
- * What a prompt would find in the cache now.
+ * Cached part of a prompt.
  */
 data class Explanation (
     /**
@@ -3219,22 +3325,22 @@ data class Explanation (
     val `promptTokens`: kotlin.Long
     ,
     /**
-     * Of these, tokens that would not be computed.
+     * Prompt tokens that would not be computed.
      */
     val `knownTokens`: kotlin.Long
     ,
     /**
-     * Of these, tokens that would be read from disk.
+     * Prompt tokens that would be read from disk.
      */
     val `diskTokens`: kotlin.Long
     ,
     /**
-     * Why no more are known.
+     * Why no more are cached.
      */
     val `reason`: Reason
     ,
     /**
-     * The text of the first token that is not known; none where all are.
+     * Text of the first token that is not cached; missing if all are.
      */
     val `stoppedAt`: kotlin.String?
 
@@ -3281,16 +3387,16 @@ public object FfiConverterTypeExplanation: FfiConverterRustBuffer<Explanation> {
 
 
 /**
- * What is durable.
+ * State of the disk after a flush.
  */
 data class Flushed (
     /**
-     * Whether no request runs or waits.
+     * True if no request runs or waits.
      */
     val `isIdle`: kotlin.Boolean
     ,
     /**
-     * Computed blocks that are still to be written.
+     * Number of computed blocks that are still to be written.
      */
     val `unwrittenBlocks`: kotlin.Long
 
@@ -3328,11 +3434,11 @@ public object FfiConverterTypeFlushed: FfiConverterRustBuffer<Flushed> {
 
 
 /**
- * How likely tokens are to come next.
+ * Logits of the next token.
  */
 data class Logits (
     /**
-     * In the order in which they were asked for, as the numbers of an embedding's vector.
+     * In the order of the requested tokens, in the format of an embedding's vector.
      */
     val `values`: kotlin.ByteArray
     ,
@@ -3342,7 +3448,7 @@ data class Logits (
     val `promptTokens`: kotlin.Long
     ,
     /**
-     * Of these, tokens that came from the cache.
+     * Tokens that came from the cache.
      */
     val `cachedTokens`: kotlin.Long
 
@@ -3383,31 +3489,31 @@ public object FfiConverterTypeLogits: FfiConverterRustBuffer<Logits> {
 
 
 /**
- * How conversations go on beyond the context. Where nothing is said, bounds are scaled to it.
+ * Options of conversations that exceed the context. A bound that is missing is scaled to the context.
  */
 data class MemoryOptions (
     /**
-     * Tokens of recent messages that a summary leaves.
+     * Maximum tokens of the recent messages that a summary leaves out.
      */
     val `recentTokensMax`: kotlin.Long? = null
     ,
     /**
-     * Tokens of a summary at most.
+     * Maximum tokens of a summary.
      */
     val `summaryTokensMax`: kotlin.Long? = null
     ,
     /**
-     * Tokens beyond the recent ones of which a new summary is made.
+     * Tokens beyond the recent messages that trigger a new summary.
      */
     val `triggerTokens`: kotlin.Long? = null
     ,
     /**
-     * Tokens of older messages that are quoted at a question which they fit.
+     * Maximum tokens of older messages that are quoted where they match the question.
      */
     val `quotesTokensMax`: kotlin.Long? = null
     ,
     /**
-     * Whether the opening exchange always stays as it was said.
+     * True if the first exchange always stays verbatim.
      */
     val `protectFirst`: kotlin.Boolean = false
 
@@ -3454,7 +3560,7 @@ public object FfiConverterTypeMemoryOptions: FfiConverterRustBuffer<MemoryOption
 
 
 /**
- * What a turn has read of its conversation.
+ * Parts of a conversation that a turn has read.
  */
 data class MemoryRead (
     /**
@@ -3463,27 +3569,27 @@ data class MemoryRead (
     val `summarisedMessages`: kotlin.Long
     ,
     /**
-     * Messages in no summary, and not read.
+     * Messages in no summary that were not read.
      */
     val `droppedMessages`: kotlin.Long
     ,
     /**
-     * Messages read as they were said.
+     * Messages read verbatim.
      */
     val `recentMessages`: kotlin.Long
     ,
     /**
-     * Passages that were quoted.
+     * Quoted passages of older messages.
      */
     val `quotes`: kotlin.Long
     ,
     /**
-     * Whether a new summary is made behind the answer.
+     * True if a new summary is made after the answer.
      */
     val `rebuilding`: kotlin.Boolean
     ,
     /**
-     * Whether the summary is read for the first time.
+     * True if the summary is read for the first time.
      */
     val `rebuilt`: kotlin.Boolean
 
@@ -3537,22 +3643,22 @@ public object FfiConverterTypeMemoryRead: FfiConverterRustBuffer<MemoryRead> {
  */
 data class Message (
     /**
-     * Who says it.
+     * Role of the message.
      */
     val `role`: Role
     ,
     /**
-     * What is said.
+     * Text of the message.
      */
     val `content`: kotlin.String
     ,
     /**
-     * Calls of the model.
+     * Tool calls of the model.
      */
     val `toolCalls`: List<ToolCall> = listOf()
     ,
     /**
-     * The call that the result of a tool answers.
+     * Id of the call that a tool's result answers.
      */
     val `toolCallId`: kotlin.String? = null
 
@@ -3596,58 +3702,59 @@ public object FfiConverterTypeMessage: FfiConverterRustBuffer<Message> {
 
 
 /**
- * What a model is opened with. Where nothing is said, the usual is taken.
+ * Options of a model. An option that is missing has its default.
  */
 data class ModelOptions (
     /**
-     * Bytes of RAM for keys and values: half of the free memory, at most 8 GiB. Memory is taken as it is used.
+     * Bytes of RAM for keys and values; by default half of the free memory, at most 8 GiB. Memory is allocated as it is
+     * used.
      */
     val `kvBytes`: kotlin.Long? = null
     ,
     /**
-     * Format of keys and values: `f16`. Smaller ones are `q8`, `q4`, or `q8/q4` for keys and values.
+     * Format of keys and values; `f16` by default. Smaller ones are `q8`, `q4`, or `q8/q4` for keys and values.
      */
     val `kvFormat`: kotlin.String? = null
     ,
     /**
-     * Tokens of a prompt and its answer together: the model's own, or what fits.
+     * Maximum tokens of a prompt and its answer together; by default the model's own, or what fits the memory.
      */
     val `contextTokens`: kotlin.Long? = null
     ,
     /**
-     * Threads that compute: the number of fast cores.
+     * Compute threads; by default the number of fast cores.
      */
     val `threads`: kotlin.Long? = null
     ,
     /**
-     * The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: 1. Answers are the
-     * same.
+     * Fraction of time in which to compute, above 0 and at most 1, for a device that must stay cool; 1 by default. Answers
+     * do not change.
      */
     val `timeShare`: kotlin.Double? = null
     ,
     /**
-     * Answers computed at the same time: 4.
+     * Maximum number of answers computed at the same time; 4 by default. Others wait.
      */
     val `parallel`: kotlin.Long? = null
     ,
     /**
-     * Directory in which computed blocks outlive the process: none.
+     * Directory in which computed blocks outlive the process; none by default.
      */
     val `diskDir`: kotlin.String? = null
     ,
     /**
-     * Its size in bytes at most, and never more than a tenth of the free space: 2 GiB.
+     * Maximum bytes in that directory, never more than a tenth of the free space; 2 GiB by default.
      */
     val `diskBytesMax`: kotlin.Long? = null
     ,
     /**
-     * Directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as long
-     * as the model is open.
+     * Directory where conversations are stored. They cannot be recomputed, so it must not be a cache directory. Without
+     * it, they last as long as the model is open.
      */
     val `conversationsDir`: kotlin.String? = null
     ,
     /**
-     * How conversations go on beyond the context: as its size suggests.
+     * Options of conversations that exceed the context; by default scaled to it.
      */
     val `memory`: MemoryOptions? = null
 
@@ -3709,7 +3816,149 @@ public object FfiConverterTypeModelOptions: FfiConverterRustBuffer<ModelOptions>
 
 
 /**
- * What was released to the system.
+ * The sampling of answers whose options set none.
+ */
+data class ModelSampling (
+    /**
+     * Sampling temperature; 0 takes the likeliest token at each position.
+     */
+    val `temperature`: RealSetting
+    ,
+    /**
+     * Number of the likeliest tokens that are kept; 0 keeps all.
+     */
+    val `topK`: CountSetting
+    ,
+    /**
+     * Probability that the kept tokens have together.
+     */
+    val `topP`: RealSetting
+    ,
+    /**
+     * Share of the likeliest token's probability that kept tokens have.
+     */
+    val `minP`: RealSetting
+    ,
+    /**
+     * Divides the logits of tokens that occurred; 1 is off.
+     */
+    val `repetitionPenalty`: RealSetting
+    ,
+    /**
+     * Subtracted once from the logits of generated tokens; 0 is off.
+     */
+    val `presencePenalty`: RealSetting
+    ,
+    /**
+     * Subtracted per occurrence from the logits of generated tokens; 0 is off.
+     */
+    val `frequencyPenalty`: RealSetting
+    ,
+    /**
+     * Number of tokens that penalties look back on: -1 for all, 0 for no penalties.
+     */
+    val `penaltyLastN`: CountSetting
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeModelSampling: FfiConverterRustBuffer<ModelSampling> {
+    override fun read(buf: ByteBuffer): ModelSampling {
+        return ModelSampling(
+            FfiConverterTypeRealSetting.read(buf),
+            FfiConverterTypeCountSetting.read(buf),
+            FfiConverterTypeRealSetting.read(buf),
+            FfiConverterTypeRealSetting.read(buf),
+            FfiConverterTypeRealSetting.read(buf),
+            FfiConverterTypeRealSetting.read(buf),
+            FfiConverterTypeRealSetting.read(buf),
+            FfiConverterTypeCountSetting.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: ModelSampling) = (
+            FfiConverterTypeRealSetting.allocationSize(value.`temperature`) +
+            FfiConverterTypeCountSetting.allocationSize(value.`topK`) +
+            FfiConverterTypeRealSetting.allocationSize(value.`topP`) +
+            FfiConverterTypeRealSetting.allocationSize(value.`minP`) +
+            FfiConverterTypeRealSetting.allocationSize(value.`repetitionPenalty`) +
+            FfiConverterTypeRealSetting.allocationSize(value.`presencePenalty`) +
+            FfiConverterTypeRealSetting.allocationSize(value.`frequencyPenalty`) +
+            FfiConverterTypeCountSetting.allocationSize(value.`penaltyLastN`)
+    )
+
+    override fun write(value: ModelSampling, buf: ByteBuffer) {
+            FfiConverterTypeRealSetting.write(value.`temperature`, buf)
+            FfiConverterTypeCountSetting.write(value.`topK`, buf)
+            FfiConverterTypeRealSetting.write(value.`topP`, buf)
+            FfiConverterTypeRealSetting.write(value.`minP`, buf)
+            FfiConverterTypeRealSetting.write(value.`repetitionPenalty`, buf)
+            FfiConverterTypeRealSetting.write(value.`presencePenalty`, buf)
+            FfiConverterTypeRealSetting.write(value.`frequencyPenalty`, buf)
+            FfiConverterTypeCountSetting.write(value.`penaltyLastN`, buf)
+    }
+}
+
+
+
+/**
+ * A setting of the sampler that is a real number, and its source.
+ */
+data class RealSetting (
+    /**
+     * The value in force.
+     */
+    val `value`: kotlin.Double
+    ,
+    /**
+     * `file` (the model's files recommend it), `family NAME` (the makers of its family do), or `kvik` (nobody does).
+     */
+    val `source`: kotlin.String
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeRealSetting: FfiConverterRustBuffer<RealSetting> {
+    override fun read(buf: ByteBuffer): RealSetting {
+        return RealSetting(
+            FfiConverterDouble.read(buf),
+            FfiConverterString.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: RealSetting) = (
+            FfiConverterDouble.allocationSize(value.`value`) +
+            FfiConverterString.allocationSize(value.`source`)
+    )
+
+    override fun write(value: RealSetting, buf: ByteBuffer) {
+            FfiConverterDouble.write(value.`value`, buf)
+            FfiConverterString.write(value.`source`, buf)
+    }
+}
+
+
+
+/**
+ * Memory that was released to the system.
  */
 data class Released (
     /**
@@ -3718,7 +3967,7 @@ data class Released (
     val `evictedBytes`: kotlin.Long
     ,
     /**
-     * Bytes that hold nothing now, and take no memory until they are used again.
+     * Free bytes, which take no memory until they are used again.
      */
     val `freeBytes`: kotlin.Long
 
@@ -3756,11 +4005,11 @@ public object FfiConverterTypeReleased: FfiConverterRustBuffer<Released> {
 
 
 /**
- * What is remembered of a conversation beyond its recent messages.
+ * The summary of a conversation's older messages.
  */
 data class Remembered (
     /**
-     * The newest summary.
+     * Text of the newest summary.
      */
     val `summary`: kotlin.String
     ,
@@ -3770,17 +4019,17 @@ data class Remembered (
     val `from`: kotlin.Long
     ,
     /**
-     * The message behind the last that it covers.
+     * The message after the last that it covers.
      */
     val `until`: kotlin.Long
     ,
     /**
-     * Summaries that it was made from, itself included.
+     * Number of summaries in the series that led to this one, itself included.
      */
     val `updates`: kotlin.Long
     ,
     /**
-     * Whether somebody who knows better has said it.
+     * True if the text was corrected by the program.
      */
     val `corrected`: kotlin.Boolean
 
@@ -3827,11 +4076,11 @@ public object FfiConverterTypeRemembered: FfiConverterRustBuffer<Remembered> {
 
 
 /**
- * What an answer took.
+ * Cost of an answer.
  */
 data class Report (
     /**
-     * Why it ended.
+     * Reason for its end.
      */
     val `finish`: Finish
     ,
@@ -3841,17 +4090,17 @@ data class Report (
     val `promptTokens`: kotlin.Long
     ,
     /**
-     * Of these, tokens that came from the cache.
+     * Prompt tokens that came from the cache, including those from disk.
      */
     val `cachedTokens`: kotlin.Long
     ,
     /**
-     * Of these, tokens that came from disk.
+     * Cached tokens that came from disk.
      */
     val `diskTokens`: kotlin.Long
     ,
     /**
-     * Tokens of the prompt that were computed.
+     * Prompt tokens that were computed.
      */
     val `computedTokens`: kotlin.Long
     ,
@@ -3861,7 +4110,7 @@ data class Report (
     val `generatedTokens`: kotlin.Long
     ,
     /**
-     * Why no more of the prompt came from the cache; none where it was cancelled before that was known.
+     * Why no more of the prompt came from the cache; missing if the answer was cancelled before that was known.
      */
     val `reason`: Reason?
     ,
@@ -3871,7 +4120,7 @@ data class Report (
     val `queued`: java.time.Duration
     ,
     /**
-     * Time from there to the first token.
+     * Time from admission to the first token.
      */
     val `prefill`: java.time.Duration
     ,
@@ -3881,7 +4130,7 @@ data class Report (
     val `decode`: java.time.Duration
     ,
     /**
-     * What was read of a conversation that is remembered beyond the context.
+     * Parts of a conversation with memory that the answer has read.
      */
     val `memory`: MemoryRead?
 
@@ -3946,16 +4195,16 @@ public object FfiConverterTypeReport: FfiConverterRustBuffer<Report> {
 
 
 /**
- * The engine after its last step.
+ * Statistics of the engine after its last step.
  */
 data class Stats (
     /**
-     * Answers being computed.
+     * Number of answers being computed.
      */
     val `running`: kotlin.Long
     ,
     /**
-     * Answers that wait.
+     * Number of waiting answers.
      */
     val `waiting`: kotlin.Long
     ,
@@ -3965,17 +4214,17 @@ data class Stats (
     val `kvBytes`: kotlin.Long
     ,
     /**
-     * Of these, bytes that hold cached prefixes.
+     * Bytes that hold cached prefixes.
      */
     val `kvCachedBytes`: kotlin.Long
     ,
     /**
-     * Of these, bytes of running answers alone.
+     * Bytes that only running answers use.
      */
     val `kvRunningBytes`: kotlin.Long
     ,
     /**
-     * Of these, bytes that hold nothing.
+     * Free bytes.
      */
     val `kvFreeBytes`: kotlin.Long
     ,
@@ -3985,7 +4234,7 @@ data class Stats (
     val `promptTokens`: kotlin.Long
     ,
     /**
-     * Of these, prompt tokens that came from the cache.
+     * Prompt tokens that came from the cache.
      */
     val `cachedTokens`: kotlin.Long
     ,
@@ -3995,7 +4244,7 @@ data class Stats (
     val `generatedTokens`: kotlin.Long
     ,
     /**
-     * The cache on disk, if there is one.
+     * Statistics of the cache on disk, if there is one.
      */
     val `disk`: DiskStats?
 
@@ -4057,21 +4306,21 @@ public object FfiConverterTypeStats: FfiConverterRustBuffer<Stats> {
 
 
 /**
- * A call of a tool.
+ * A tool call.
  */
 data class ToolCall (
     /**
-     * What its result names it by.
+     * Id that the call's result refers to.
      */
     val `id`: kotlin.String
     ,
     /**
-     * The tool.
+     * Name of the tool.
      */
     val `name`: kotlin.String
     ,
     /**
-     * Its arguments: JSON, as the model wrote it.
+     * Arguments: JSON, as the model wrote it.
      */
     val `arguments`: kotlin.String
 
@@ -4112,7 +4361,7 @@ public object FfiConverterTypeToolCall: FfiConverterRustBuffer<ToolCall> {
 
 
 /**
- * What holds an answer to a form.
+ * Constraint on the form of an answer.
  */
 sealed class Constraint {
 
@@ -4257,7 +4506,7 @@ public object FfiConverterTypeConstraint : FfiConverterRustBuffer<Constraint>{
 
 
 /**
- * Why an answer ended.
+ * Reason why an answer ended.
  */
 
 enum class Finish {
@@ -4267,17 +4516,21 @@ enum class Finish {
      */
     END,
     /**
-     * One of the texts to stop at came next.
+     * The next text would have been a stop text.
      */
     STOP,
     /**
-     * It has as many tokens as it may have.
+     * The maximum number of tokens is reached.
      */
     LENGTH,
     /**
-     * It was cancelled. What was computed up to then is cached.
+     * The answer was cancelled. Blocks computed until then remain cached.
      */
-    CANCELLED;
+    CANCELLED,
+    /**
+     * The answer repeated itself, and the option `stop_loops` is set.
+     */
+    LOOP;
 
 
 
@@ -4308,40 +4561,40 @@ public object FfiConverterTypeFinish: FfiConverterRustBuffer<Finish> {
 
 
 /**
- * What is known of a kept prompt.
+ * State of a pinned prompt.
  */
 sealed class KeptState {
 
     /**
-     * Nothing is kept under this name.
+     * The name has no prompt.
      */
     object Unknown : KeptState()
 
 
     /**
-     * Something else is kept under this name.
+     * The name has another prompt.
      */
     object Changed : KeptState()
 
 
     /**
-     * It is kept.
+     * The prompt is pinned under the name.
      */
     data class Kept(
         /**
-         * Tokens of it.
+         * Tokens of the prompt.
          */
         val `tokens`: kotlin.Long,
         /**
-         * Of these, tokens in RAM.
+         * Tokens of it in RAM.
          */
         val `ramTokens`: kotlin.Long,
         /**
-         * Of these, tokens that would be read from disk.
+         * Tokens of it that would be read from disk.
          */
         val `diskTokens`: kotlin.Long,
         /**
-         * Whether no token of it would have to be computed, but for the last one: an answer begins with that.
+         * True if only its last token would be computed, with which an answer begins.
          */
         val `warm`: kotlin.Boolean) : KeptState()
 
@@ -4433,12 +4686,12 @@ public object FfiConverterTypeKeptState : FfiConverterRustBuffer<KeptState>{
 
 
 /**
- * Why a call failed. The message says what was wrong and what helps.
+ * Error of a call. The message says what is wrong and what helps.
  */
 sealed class KvikException(message: String): kotlin.Exception(message) {
 
     /**
-     * An argument is none that the call takes.
+     * An argument has a value that the call does not accept.
      */
         class InvalidArgument(message: String) : KvikException(message)
 
@@ -4448,12 +4701,12 @@ sealed class KvikException(message: String): kotlin.Exception(message) {
         class Model(message: String) : KvikException(message)
 
     /**
-     * A chat was asked for, and the model has no chat template.
+     * The model has no chat template for a chat.
      */
         class NoTemplate(message: String) : KvikException(message)
 
     /**
-     * The memory or the sizes asked for cannot be had.
+     * The memory or the sizes cannot be provided.
      */
         class Memory(message: String) : KvikException(message)
 
@@ -4468,22 +4721,22 @@ sealed class KvikException(message: String): kotlin.Exception(message) {
         class PromptTooLong(message: String) : KvikException(message)
 
     /**
-     * The prompt does not fit the budget of keys and values, or not beside kept prompts.
+     * The prompt does not fit the budget of keys and values, or not in addition to pinned prompts.
      */
         class OverBudget(message: String) : KvikException(message)
 
     /**
-     * Kept prompts would take more than they may, or there are as many as there may be.
+     * Pinned prompts would exceed their limit.
      */
         class TooManyKept(message: String) : KvikException(message)
 
     /**
-     * There is no such conversation, or it cannot be read or changed so.
+     * The conversation does not exist, or cannot be read or changed in this way.
      */
         class Conversation(message: String) : KvikException(message)
 
     /**
-     * As many requests wait as may, or somebody else changes the conversation.
+     * Too many requests wait, or another call is changing the conversation.
      */
         class Busy(message: String) : KvikException(message)
 
@@ -4498,7 +4751,7 @@ sealed class KvikException(message: String): kotlin.Exception(message) {
         class Closed(message: String) : KvikException(message)
 
     /**
-     * Something failed inside. Other calls go on.
+     * An internal failure. Other calls are not affected.
      */
         class Internal(message: String) : KvikException(message)
 
@@ -4599,21 +4852,21 @@ public object FfiConverterTypeKvikError : FfiConverterRustBuffer<KvikException> 
 
 
 /**
- * How much memory the system wants back.
+ * Amount of memory that the system requests.
  */
 
 enum class MemoryPressure {
 
     /**
-     * Some: half of the cached prefixes, those worth least, and all that is free.
+     * Half of the cached prefixes, the least valuable ones, and all free memory.
      */
     MODERATE,
     /**
-     * More: three quarters of the cached prefixes.
+     * Three quarters of the cached prefixes.
      */
     HIGH,
     /**
-     * All that is not kept under a name or in use.
+     * All that is neither pinned nor in use.
      */
     CRITICAL;
 
@@ -4651,7 +4904,7 @@ public object FfiConverterTypeMemoryPressure: FfiConverterRustBuffer<MemoryPress
 sealed class Piece {
 
     /**
-     * More of what the model thinks before it answers.
+     * More of the model's reasoning before the answer.
      */
     data class Reasoning(
         /**
@@ -4681,7 +4934,7 @@ sealed class Piece {
     }
 
     /**
-     * A whole call of a tool.
+     * A complete tool call.
      */
     data class Call(
         /**
@@ -4774,12 +5027,12 @@ public object FfiConverterTypePiece : FfiConverterRustBuffer<Piece>{
 
 
 /**
- * What a model is asked.
+ * A prompt of a model.
  */
 sealed class Prompt {
 
     /**
-     * A text to continue as it is. Names of control tokens in it stand for these tokens: texts of users belong into
+     * A text to continue as it is. Names of control tokens in it are parsed as these tokens, so users' texts belong in
      * messages.
      */
     data class Text(
@@ -4795,7 +5048,7 @@ sealed class Prompt {
     }
 
     /**
-     * Messages, in the form of the model's chat template. Nothing in them is taken for a control token.
+     * Messages, rendered by the model's chat template. Nothing in them is parsed as a control token.
      */
     data class Messages(
         /**
@@ -4879,71 +5132,71 @@ public object FfiConverterTypePrompt : FfiConverterRustBuffer<Prompt>{
 enum class Reason {
 
     /**
-     * The whole prompt was known.
+     * The whole prompt is cached.
      */
     COMPLETE,
     /**
-     * Nothing was ever seen from here on.
+     * The next tokens were never computed.
      */
     FIRST_SEEN,
     /**
-     * A known prompt continues differently from here.
+     * A cached prompt continues differently from here.
      */
     DIVERGED,
     /**
-     * What layers with a window need to go on is not there any more.
+     * The blocks that layers with a window need to continue are no longer cached.
      */
     WINDOW_DROPPED,
     /**
-     * No state of the recurrent layers was kept here.
+     * No state of the recurrent layers was stored here.
      */
     NO_STATE_KEPT,
     /**
-     * What comes next was known and has been evicted.
+     * The next block was evicted.
      */
     EVICTED,
     /**
-     * What comes next was known and has outlived its time to live.
+     * The lifetime of the next block has ended.
      */
     EXPIRED,
     /**
-     * What comes next was computed with another model.
+     * The next block was computed with another model.
      */
     OTHER_MODEL,
     /**
-     * What comes next was computed with keys and values in another format.
+     * The next block was computed with keys and values in another format.
      */
     OTHER_KV_FORMAT,
     /**
-     * What comes next was kept from being shared.
+     * The next block belongs to another tenant, or is private.
      */
     OTHER_TENANT_OR_PRIVATE,
     /**
-     * Too little is known to be worth taking over.
+     * The cached prefix is too short to be used.
      */
     BELOW_MINIMUM,
     /**
-     * A running answer is computing what comes next.
+     * A running answer is computing the next block.
      */
     STILL_COMPUTING,
     /**
-     * The request forgets tokens and computes for itself what comes next.
+     * The request retains a part of its tokens, and computes the rest for itself.
      */
     RETAINED,
     /**
-     * The request pools the hidden states of all its tokens, which are not kept.
+     * The request pools the hidden states of all its tokens, which are not cached.
      */
     POOLED,
     /**
-     * What comes next is on disk and could not be read.
+     * The next block is on disk and could not be read.
      */
     LOAD_FAILED,
     /**
-     * What comes next is on disk, and computing it takes less time than reading it.
+     * The next block is on disk, and computing it takes less time than reading it.
      */
     RECOMPUTE_WAS_CHEAPER,
     /**
-     * A reason that this definition does not name yet.
+     * A reason that this version does not name.
      */
     OTHER;
 
@@ -4976,25 +5229,25 @@ public object FfiConverterTypeReason: FfiConverterRustBuffer<Reason> {
 
 
 /**
- * Who says a message.
+ * Role of a message.
  */
 
 enum class Role {
 
     /**
-     * The program, to the model.
+     * Instructions of the program to the model.
      */
     SYSTEM,
     /**
-     * The user.
+     * Input of the user.
      */
     USER,
     /**
-     * The model.
+     * Output of the model.
      */
     ASSISTANT,
     /**
-     * A tool that the model called.
+     * Result of a tool call.
      */
     TOOL;
 

@@ -1,6 +1,8 @@
 package dev.kvik
 
+import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.withContext
 import java.io.Closeable
@@ -8,12 +10,12 @@ import java.io.Closeable
 /**
  * An open model, for any number of threads and coroutines; answers are computed together.
  *
- * What takes time suspends, and blocks no thread of the caller's dispatcher. Failures are a [KvikException], after [close]
- * a [KvikException.Closed].
+ * Calls that take time suspend, and block no thread of the caller's dispatcher. Failures are a [KvikException]; after
+ * [close], a [KvikException.Closed].
  */
 class Model private constructor(private val handle: ModelHandle) : Closeable {
     companion object {
-        /** Opens a GGUF file, or a directory as Hugging Face lays it out. */
+        /** Opens a GGUF file, or a directory in Hugging Face's layout. */
         suspend fun open(path: String, options: ModelOptions = ModelOptions()): Model =
             opened { ModelHandle.open(path, options) }
 
@@ -23,7 +25,7 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
 
         /**
          * Opens a GGUF file inside an open file, which is mapped: the numbers of an Android `AssetFileDescriptor`. The
-         * descriptor stays the caller's, who may close it after the call.
+         * caller keeps the descriptor and may close it after the call.
          */
         suspend fun open(
             descriptor: Int,
@@ -32,18 +34,34 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
             options: ModelOptions = ModelOptions(),
         ): Model = opened { ModelHandle.openDescriptor(descriptor, offset, bytes, options) }
 
-        private suspend fun opened(open: () -> ModelHandle) = Model(withContext(Dispatchers.IO) { open() })
+        /** A caller that is cancelled meanwhile gets no model: it is closed again. */
+        private suspend fun opened(open: () -> ModelHandle): Model {
+            var handle: ModelHandle? = null
+            try {
+                withContext(Dispatchers.IO) { handle = open() }
+            } catch (cancelled: CancellationException) {
+                withContext(NonCancellable + Dispatchers.IO) { handle?.shutDown() }
+                throw cancelled
+            }
+            return Model(checkNotNull(handle))
+        }
     }
 
-    /** Tokens of a prompt and its answer together. */
+    /** Maximum tokens of a prompt and its answer together. */
     val contextTokens: Long get() = handle.contextTokens()
 
-    /** The engine's numbers after its last step. */
+    /** Statistics of the engine after its last step. */
     val stats: Stats get() = handle.stats()
 
     /**
-     * Answers messages, in the form of the model's chat template. Each collector asks anew; one that is cancelled ends its
-     * answer at the next step of the model. [onReport] learns what the answer took, after its last piece.
+     * The sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults, each setting
+     * with its source. [reasoning] is that of the options: some makers recommend other settings without it.
+     */
+    fun sampling(reasoning: Boolean? = null): ModelSampling = handle.sampling(reasoning)
+
+    /**
+     * Answers messages, rendered by the model's chat template. Each collector starts an answer; cancelling the collector
+     * ends the answer at the next step of the model. [onReport] receives the report after the last piece.
      */
     fun chat(
         messages: List<Message>,
@@ -52,7 +70,8 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
     ): Flow<Piece> = stream(onReport) { ask(Prompt.Messages(messages), options) }
 
     /**
-     * Continues a text as it is. Names of control tokens in it stand for these tokens: texts of users belong into messages.
+     * Continues a text as it is. Names of control tokens in it are parsed as these tokens, so users' texts belong in
+     * messages.
      */
     fun generate(
         text: String,
@@ -61,8 +80,8 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
     ): Flow<Piece> = stream(onReport) { ask(Prompt.Text(text), options) }
 
     /**
-     * An answer in the caller's hands: its `next` blocks for pieces, its `cancel` ends it from any thread, after which the
-     * rest and its `report` can still be read. It is to be closed.
+     * An answer that the caller reads: `next` blocks for pieces, `cancel` ends the answer from any thread, after which the
+     * rest and the `report` can still be read. The caller closes it.
      */
     fun ask(prompt: Prompt, options: AnswerOptions = AnswerOptions()): AnswerHandle = handle.generate(prompt, options)
 
@@ -74,71 +93,71 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
     suspend fun answer(prompt: Prompt, options: AnswerOptions = AnswerOptions()): Reply = whole { ask(prompt, options) }
 
     /**
-     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
-     * in it.
+     * Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
+     * answered in it.
      */
     fun conversation(reference: String): Conversation = Conversation(handle.conversation(reference))
 
-    /** All conversations, those that were changed last first. */
+    /** All conversations, the most recently changed first. */
     val conversations: List<ConversationInfo> get() = handle.conversations()
 
-    /** What a text means to the model, as a vector of length 1. */
+    /** Embedding of a text: a vector of length 1. */
     suspend fun embed(text: String): FloatArray = withContext(Dispatchers.IO) { floats(handle.embed(text).vector) }
 
-    /** How likely each token of the vocabulary is to come next, or each of [tokens]: logits, before sampling. */
+    /** Logits of the next token, before sampling: of the whole vocabulary, or of [tokens] in their order. */
     suspend fun logits(prompt: Prompt, tokens: List<Int>? = null): FloatArray =
         withContext(Dispatchers.IO) { floats(handle.logits(prompt, tokens).values) }
 
-    /** The tokens of a text by itself. Names of control tokens in it stand for these tokens. */
+    /** Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens. */
     fun tokens(text: String): List<Int> = handle.tokens(text)
 
-    /** The text of tokens. */
+    /** Text of tokens. */
     fun textOf(tokens: List<Int>): String = handle.textOf(tokens)
 
-    /** Tokens of a prompt. */
+    /** Number of tokens of a prompt. */
     fun countTokens(prompt: Prompt): Long = handle.countTokens(prompt)
 
-    /** Tokens of messages. */
+    /** Number of tokens of messages. */
     fun countTokens(messages: List<Message>): Long = countTokens(Prompt.Messages(messages))
 
-    /** What a prompt would find in the cache now, and why not more. Computes and changes nothing. */
+    /** Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing. */
     suspend fun explain(prompt: Prompt): Explanation = withContext(Dispatchers.IO) { handle.explain(prompt) }
 
-    /** What messages would find in the cache now. */
+    /** Reports what messages would find in the cache now. */
     suspend fun explain(messages: List<Message>): Explanation = explain(Prompt.Messages(messages))
 
     /**
-     * Computes what other prompts begin with, and keeps it under a name: in RAM, and on disk, where another process finds
-     * it. What the name stood for before is unpinned.
+     * Computes the common prefix of future prompts, and pins it under a name: in RAM, and on disk, where another process
+     * finds it. The previous prompt of the name is unpinned.
      */
     suspend fun keep(id: String, prompt: Prompt): KeptState =
         withContext(Dispatchers.IO) { handle.keepPrompt(id, prompt) }
 
-    /** Whether this is what is kept under a name, and how much of it need not be computed. */
+    /** Compares a prompt with the one that is pinned under a name, and reports how much of it is cached. */
     suspend fun kept(id: String, prompt: Prompt): KeptState =
         withContext(Dispatchers.IO) { handle.isKept(id, prompt) }
 
-    /** Keeps a system prompt under a name. */
+    /** Pins a system prompt under a name. */
     suspend fun cacheSystemPrompt(id: String, prompt: String): KeptState = keep(id, systemPrompt(prompt))
 
-    /** Whether this system prompt is kept under a name, and no token of it would have to be computed. */
+    /** Returns whether this system prompt is pinned under a name and cached, but for its last token. */
     suspend fun isValid(id: String, prompt: String): Boolean = kept(id, systemPrompt(prompt)).isWarm
 
-    /** Forgets what is kept under a name. Whether there was such a name. */
+    /** Unpins the prompt of a name. Returns whether the name existed. */
     suspend fun invalidate(id: String): Boolean = withContext(Dispatchers.IO) { handle.forgetPrompt(id) }
 
     /** Releases memory to the system, in about 50 ms: for Android's `onTrimMemory`. */
     fun onMemoryPressure(level: MemoryPressure): Released = handle.onMemoryPressure(level)
 
     /**
-     * Gets ready to be killed, in about 100 ms: cancels all answers and makes durable what was computed. For Android's
-     * `onStop`. Then no thread of the model runs until something is asked again.
+     * Prepares for the end of the process, in about 100 ms: cancels all answers and writes computed blocks to the disk. For
+     * Android's `onStop`. After that no thread of the model runs until the next call.
      */
     fun onBackground(): Flushed = handle.onBackground()
 
-    /** Cancels all answers, gives the disk up to two seconds, and stops all threads. */
+    /** Cancels all answers, waits up to two seconds until computed blocks are on disk, and stops all threads. */
     override fun close() {
-        // The handle itself stays, so that later calls are told that the model is closed; it is a few bytes, and collected.
+        // The handle itself stays, so that later calls fail as closed; it is a few bytes, and collected.
         handle.shutDown()
     }
 

@@ -2,21 +2,51 @@ package dev.kvik
 
 import android.content.ComponentCallbacks2
 import android.content.Context
+import android.content.res.Configuration
+import android.net.Uri
 import java.io.File
+import java.io.FileNotFoundException
+
+/** The options of an app: what is computed outlives the process in the app's cache directory, which is never backed up. */
+fun appOptions(context: Context) = ModelOptions(diskDir = File(context.cacheDir, "kvik").path)
 
 /**
- * Opens a model among the app's assets, which is mapped where it lies. What is computed outlives the process in the app's
- * cache directory.
+ * Opens a model among the app's assets, which is mapped in place. Computed blocks outlive the process in the app's cache
+ * directory.
  */
 suspend fun Model.Companion.openAsset(
     context: Context,
     name: String,
-    options: ModelOptions = ModelOptions(diskDir = File(context.cacheDir, "kvik").path),
+    options: ModelOptions = appOptions(context),
 ): Model = context.assets.openFd(name).use { asset ->
     open(asset.parcelFileDescriptor.fd, asset.startOffset, asset.length, options)
 }
 
-/** What Android's `onTrimMemory` asks for; none where it asks for nothing. */
+/** Opens a model that the user chose with the system's picker, where it lies: nothing is copied, and no permission asked. */
+suspend fun Model.Companion.openDocument(
+    context: Context,
+    uri: Uri,
+    options: ModelOptions = appOptions(context),
+): Model {
+    val file = context.contentResolver.openFileDescriptor(uri, "r") ?: throw FileNotFoundException("$uri")
+    return file.use { open(it.fd, 0, options = options) }
+}
+
+/** Tells the model what the system tells the app: for `Application.registerComponentCallbacks`. */
+fun SharedModel.callbacks(): ComponentCallbacks2 = object : ComponentCallbacks2 {
+    @Suppress("OVERRIDE_DEPRECATION") // Android deprecates levels of it, and still calls it.
+    override fun onTrimMemory(level: Int) {
+        if (level == ComponentCallbacks2.TRIM_MEMORY_UI_HIDDEN) onBackground()
+        memoryPressure(level)?.let { onMemoryPressure(it) }
+    }
+
+    @Deprecated("Android calls onTrimMemory instead.")
+    override fun onLowMemory() = Unit
+
+    override fun onConfigurationChanged(configuration: Configuration) = Unit
+}
+
+/** The level of Android's `onTrimMemory`; null if it requests nothing. */
 fun memoryPressure(level: Int): MemoryPressure? = when {
     level == ComponentCallbacks2.TRIM_MEMORY_UI_HIDDEN -> null
     level >= ComponentCallbacks2.TRIM_MEMORY_COMPLETE -> MemoryPressure.CRITICAL

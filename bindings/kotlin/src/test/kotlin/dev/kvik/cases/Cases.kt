@@ -12,14 +12,17 @@ import dev.kvik.MemoryPressure
 import dev.kvik.Message
 import dev.kvik.Model
 import dev.kvik.ModelOptions
+import dev.kvik.ModelSampling
 import dev.kvik.Piece
 import dev.kvik.Prompt
+import dev.kvik.RealSetting
 import dev.kvik.Role
 import dev.kvik.text
 import kotlinx.coroutines.runBlocking
 import java.io.File
 import java.io.PrintStream
 import java.io.RandomAccessFile
+import java.util.Locale
 
 /** What cases may need that Kotlin has. */
 private val HAS = setOf("forms", "conversations")
@@ -30,7 +33,7 @@ private val OPEN = setOf("as", "file", "disk", "conversations", "kv_bytes", "con
 private val ASKED = ROLES + setOf("prompt", "times", "conversation", "counts", "cancel_after")
 private val FORMS = setOf("tools", "tool_choice", "json_schema", "regex", "grammar")
 private val ANSWER = ASKED + FORMS +
-    setOf("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "stop")
+    setOf("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop")
 
 fun main(args: Array<String>) {
     val (list, file, directory) = args
@@ -81,6 +84,7 @@ private class Runner(private val file: String, private val directory: File) {
         "stats" -> model.stats.run {
             "running=$running waiting=$waiting prompt=$promptTokens cached=$cachedTokens generated=$generatedTokens"
         }
+        "sampling" -> sampling(model.sampling())
         else -> error("an operation that this runner does not know: ${line.operation}")
     }
 
@@ -167,17 +171,34 @@ private fun options(line: Line) = AnswerOptions(
     maxTokens = line.number("max_tokens"),
     minTokens = line.number("min_tokens") ?: 0,
     stop = line.all("stop"),
-    temperature = line.find("temperature")?.toDouble() ?: 0.0,
-    topP = line.find("top_p")?.toDouble() ?: 1.0,
-    topK = line.number("top_k") ?: 0,
+    temperature = line.find("temperature")?.toDouble(),
+    topP = line.find("top_p")?.toDouble(),
+    topK = line.number("top_k"),
+    minP = line.find("min_p")?.toDouble(),
     // A seed is any 64 bits.
-    seed = line.find("seed")?.toULong()?.toLong() ?: 0,
+    seed = line.find("seed")?.toULong()?.toLong(),
     tools = line.find("tools"),
     toolChoice = line.find("tool_choice"),
     constraint = line.find("json_schema")?.let { Constraint.JsonSchema(it) }
         ?: line.find("regex")?.let { Constraint.Regex(it) }
         ?: line.find("grammar")?.let { Constraint.Lark(it) },
 )
+
+private fun sampling(now: ModelSampling): String = now.run {
+    listOf(
+        real("temperature", temperature),
+        "top_k=${topK.value} from=${quote(topK.source)}",
+        real("top_p", topP),
+        real("min_p", minP),
+        real("repetition_penalty", repetitionPenalty),
+        real("presence_penalty", presencePenalty),
+        real("frequency_penalty", frequencyPenalty),
+        "penalty_last_n=${penaltyLastN.value} from=${quote(penaltyLastN.source)}",
+    ).joinToString(" ")
+}
+
+private fun real(name: String, setting: RealSetting) =
+    "$name=${"%.2f".format(Locale.ROOT, setting.value)} from=${quote(setting.source)}"
 
 private fun prompt(line: Line): Prompt = Prompt.Text(line.get("prompt").repeat((line.number("times") ?: 1).toInt()))
 
