@@ -1,14 +1,8 @@
-/** Document 002's chat without end on the JVM: one conversation, in a process that is killed now and then. */
+/** Document 002's chat without end on the JVM: one conversation, remembered in several ways, in a process that is killed. */
 @file:JvmName("Endless")
 
 package dev.kvik.endless
 
-import dev.kvik.AnswerOptions
-import dev.kvik.Conversation
-import dev.kvik.Model
-import dev.kvik.ModelOptions
-import dev.kvik.Report
-import dev.kvik.text
 import kotlinx.coroutines.delay
 import kotlinx.coroutines.runBlocking
 import kotlinx.serialization.json.Json
@@ -21,12 +15,15 @@ import kotlin.random.Random
 import kotlin.system.exitProcess
 
 private const val USAGE = """
-    Endless run MODEL SCRIPT DIR KILLS PAUSE_MS      says the script, killed so many times, and tells what it came to
-    Endless child MODEL SCRIPT DIR PAUSE_MS          says the script from the turn on that the conversation is in
-"""
+    Endless run MODEL SCRIPT DIR KILLS PAUSE_MS MEMORY   says the script, killed so many times, and tells what it came to
+    Endless child MODEL SCRIPT DIR PAUSE_MS MEMORY       says the script from the turn on that the conversation is in
+    Endless table MODEL SCRIPT DIR PAUSE_MS              says the script once with each MEMORY, in one table
 
-/** The name of the conversation. */
-private const val NAME = "endless"
+    MEMORY  library  kvik's own: Model.conversation
+            own      the app's three parts, summaries by a context of four bits beside the chat's
+            chat     the app's three parts, summaries by the chat's context
+            window   what fits the context, as without a memory
+"""
 
 /** Where each turn is written down, in the directory. */
 private const val TURNS = "turns.tsv"
@@ -48,29 +45,30 @@ private class Said(
 
 fun main(args: Array<String>) = runBlocking {
     when (args.firstOrNull()) {
-        "run" -> run(args[1], args[2], File(args[3]), args[4].toInt(), args[5].toLong())
-        "child" -> child(args[1], script(args[2]), File(args[3]), args[4].toLong())
+        "run" -> run(args[1], args[2], File(args[3]), args[4].toInt(), args.drop(5))
+        "child" -> child(args[1], script(args[2]), File(args[3]), args[4].toLong(), Memory.of(args[5]))
+        "table" -> table(args[1], script(args[2]), File(args[3]), args[4].toLong())
         else -> fail(USAGE.trimEnd())
     }
 }
 
 /** Starts the process again each time that it was killed, until it has said everything. */
-private fun run(model: String, script: String, dir: File, kills: Int, pauseMs: Long) {
+private fun run(model: String, script: String, dir: File, kills: Int, rest: List<String>) {
     val turns = script(script)
     dir.mkdirs()
     val times = (1..kills).map { it * turns.size / (kills + 1) }
-    for (turn in times) killAt(turn, start(model, script, dir, pauseMs))
-    val last = start(model, script, dir, pauseMs)
+    for (turn in times) killAt(turn, start(model, script, dir, rest))
+    val last = start(model, script, dir, rest)
     last.inputStream.bufferedReader().forEachLine { }
     if (last.waitFor() != 0) fail("the last process failed")
     tell(dir.resolve(TURNS).readLines().map(::read), turns.size, kills)
 }
 
-private fun start(model: String, script: String, dir: File, pauseMs: Long): Process {
+private fun start(model: String, script: String, dir: File, rest: List<String>): Process {
     val library = "-Djna.library.path=${System.getProperty("jna.library.path")}"
     val java = File(System.getProperty("java.home"), "bin/java").path
     val command = listOf(java, library, "-cp", System.getProperty("java.class.path"), "dev.kvik.endless.Endless")
-    return ProcessBuilder(command + listOf("child", model, script, dir.path, pauseMs.toString()))
+    return ProcessBuilder(command + listOf("child", model, script, dir.path) + rest)
         .redirectError(ProcessBuilder.Redirect.INHERIT)
         .start()
 }
@@ -86,48 +84,55 @@ private fun killAt(turn: Int, process: Process) {
     process.destroyForcibly().waitFor()
 }
 
-private suspend fun child(path: String, script: List<Turn>, dir: File, pauseMs: Long) {
-    val options = ModelOptions(
-        kvBytes = 24L shl 20,
-        parallel = 1,
-        diskDir = dir.resolve("cache").path,
-        conversationsDir = dir.resolve("conversations").path,
-    )
-    Model.open(path, options).use { model ->
-        val conversation = model.conversation(NAME)
+private suspend fun child(model: String, script: List<Turn>, dir: File, pauseMs: Long, memory: Memory) =
+    talking(model, dir, memory) { talker ->
         val file = dir.resolve(TURNS)
-        val begin = begin(model, conversation, file)
+        val begin = begin(talker, file)
         for (number in begin..script.size) {
-            val said = say(conversation, number, script[number - 1], isFirst = number == begin)
+            val said = say(talker, number, script[number - 1], isFirst = number == begin)
             file.appendText(write(said))
             println(number)
             delay(pauseMs)
         }
     }
-}
 
 /** The turn that comes next: all that was told to the user is in the conversation, and at most one turn more. */
-private suspend fun begin(model: Model, conversation: Conversation, file: File): Int {
-    val answered = if (model.conversations.isEmpty()) 0 else conversation.messages().size / 2
+private suspend fun begin(talker: Talker, file: File): Int {
+    val answered = talker.answered()
     val told = if (file.exists()) file.readLines().size else 0
     check(answered in told..told + 1) { "$told turns were told, and the conversation has $answered" }
     // A turn that was written down in the moment of the kill was told to nobody.
-    if (answered > told) conversation.takeBack(2L * told)
+    if (answered > told) talker.takeBack(told)
     return told + 1
 }
 
-private suspend fun say(conversation: Conversation, number: Int, turn: Turn, isFirst: Boolean): Said {
-    val from = System.nanoTime()
-    var first = 0L
-    val text = StringBuilder()
-    lateinit var report: Report
-    conversation.say(turn.text, AnswerOptions(maxTokens = 64, reasoning = false), onReport = { report = it }).collect {
-        if (first == 0L) first = System.nanoTime()
-        text.append(it.text)
-    }
+private suspend fun say(talker: Talker, number: Int, turn: Turn, isFirst: Boolean): Said {
+    val (text, report) = talker.say(turn.text)
     val isRight = turn.value != null && contains(text, turn.value)
-    return Said(number, turn.distance, isRight, (first - from) / 1e6, report.promptTokens, report.computedTokens, isFirst)
+    val firstMs = (report.queued + report.prefill).toNanos() / 1e6
+    return Said(number, turn.distance, isRight, firstMs, report.promptTokens, report.computedTokens, isFirst)
 }
+
+/** Document 002's comparison, before and after, beside kvik's own memory. */
+private suspend fun table(model: String, script: List<Turn>, dir: File, pauseMs: Long) {
+    val distances = script.mapNotNull { it.distance }.toSortedSet()
+    val asked = distances.joinToString("") { "recalled after $it | " }
+    println("| memory | ${asked}first token p50 ms | p99 ms | computed p50 | largest prompt |")
+    println("| --- |${" ---: |".repeat(distances.size + 4)}")
+    for (memory in Memory.entries) {
+        val said = talking(model, dir.resolve(memory.name), memory) { talker ->
+            script.mapIndexed { at, turn -> say(talker, at + 1, turn, isFirst = at == 0).also { delay(pauseMs) } }
+        }
+        val recalled = distances.map { distance -> "${percentRight(said.filter { it.distance == distance })}%" }
+        val times = said.map { it.firstMs }.sorted()
+        val numbers = listOf(times[times.size / 2], times[times.size * 99 / 100]).map { "%.1f".format(it) }
+        val computed = said.map { it.computedTokens }.sorted()[said.size / 2]
+        val cells = recalled + numbers + listOf(computed, said.maxOf { it.promptTokens })
+        println("| ${memory.name.lowercase()} | ${cells.joinToString(" | ")} |")
+    }
+}
+
+private fun percentRight(asked: List<Said>): Int = asked.count { it.isRight } * 100 / asked.size
 
 private fun contains(answer: CharSequence, value: String): Boolean =
     Regex("(?<!\\w)${Regex.escape(value)}(?!\\w)", RegexOption.IGNORE_CASE).containsMatchIn(answer)
@@ -138,7 +143,7 @@ private fun tell(said: List<Said>, turns: Int, kills: Int) {
     check(control.count { it.isRight } * 10 >= control.size * 8) { "not even what was said a turn ago is recalled" }
     println("| asked after | facts | recalled |\n| ---: | ---: | ---: |")
     for ((distance, asked) in said.filter { it.distance != null }.groupBy { it.distance!! }.toSortedMap()) {
-        println("| $distance | ${asked.size} | ${asked.count { it.isRight } * 100 / asked.size}% |")
+        println("| $distance | ${asked.size} | ${percentRight(asked)}% |")
     }
     println("\n| turns | count | first token p50 ms | p99 ms | prompt tokens computed p50 |\n| --- | ---: | ---: | ---: | ---: |")
     val (first, others) = said.drop(1).partition { it.isFirst }

@@ -29,17 +29,6 @@ private const val USAGE = """
     Notifications child MODEL NOTIFICATIONS DIR      classifies without end, until it is killed
 """
 
-private val FOLDERS = mapOf(
-    "Health" to "doctor, pharmacy and test results",
-    "Travel" to "boarding passes, hotels and holidays",
-    "Friends" to "chats with friends and plans for going out",
-    "Parcels" to "tracking and arrival of packages",
-    "Money" to "bills, banks and transfers",
-    "Work" to "meetings, code reviews and colleagues",
-    "Car" to "the car, charging and parking",
-    "Misc" to "all that does not fit above",
-)
-
 /** An answer's times as its reader sees them, in milliseconds, and its report. */
 private class Timed(val firstMs: Double, val totalMs: Double, val report: Report)
 
@@ -77,7 +66,7 @@ private suspend fun table(path: String, notifications: List<Notification>) {
 
 /** Nothing is cached: all is evicted before each answer. */
 private suspend fun cold(model: Model, notifications: List<Notification>): List<Timed> {
-    val classifier = Classifier(model, FOLDERS)
+    val classifier = Classifier(model, Preferences())
     return notifications.map {
         model.onMemoryPressure(MemoryPressure.CRITICAL)
         timed(model, classifier.messages(it))
@@ -86,7 +75,7 @@ private suspend fun cold(model: Model, notifications: List<Notification>): List<
 
 /** The system prompt is kept. */
 private suspend fun warm(model: Model, notifications: List<Notification>): List<Timed> {
-    val classifier = Classifier(model, FOLDERS).apply { prepare() }
+    val classifier = Classifier(model, Preferences()).apply { prepare() }
     return notifications.map { timed(model, classifier.messages(it)) }
 }
 
@@ -103,7 +92,7 @@ private suspend fun killed(path: String, notifications: List<Notification>, dir:
         repeat(3) { lines.readLine() ?: fail("the other process ended before it was killed") }
         process.destroyForcibly().waitFor()
         return Model.open(path, options(dir)).use { model ->
-            val wasValid = model.isValid(Classifier.NAME, PromptBuilder(FOLDERS).systemPrompt())
+            val wasValid = model.isValid(Classifier.NAME, PromptBuilder(Preferences()).systemPrompt())
             Killed(wasValid, warm(model, notifications.takeLast(1)).single())
         }
     } finally {
@@ -113,7 +102,7 @@ private suspend fun killed(path: String, notifications: List<Notification>, dir:
 
 private suspend fun child(path: String, notifications: List<Notification>, dir: File) {
     val model = Model.open(path, options(dir))
-    val classifier = Classifier(model, FOLDERS).apply { prepare() }
+    val classifier = Classifier(model, Preferences()).apply { prepare() }
     // As an app that goes to the background, and is killed some time later.
     model.onBackground()
     while (true) {
@@ -133,7 +122,7 @@ private fun java(vararg args: String): List<String> {
 /** All notifications in both ways, and again: times of the last round, when the machine's compiler has come to rest. */
 private suspend fun speed(path: String, notifications: List<Notification>) {
     Model.open(path, options(null)).use { model ->
-        val classifier = Classifier(model, FOLDERS).apply { prepare() }
+        val classifier = Classifier(model, Preferences()).apply { prepare() }
         val ways = listOf("whole" to ::whole, "flow" to ::timed)
         repeat(5) { round ->
             for ((name, ask) in ways) {
@@ -176,7 +165,7 @@ private suspend fun timed(model: Model, messages: List<Message>): Timed {
 
 /** What Rust's `ask` reads: the same requests. */
 private fun requests(notifications: List<Notification>) {
-    val prompts = PromptBuilder(FOLDERS)
+    val prompts = PromptBuilder(Preferences())
     for (notification in notifications) {
         val messages = listOf("system" to prompts.systemPrompt(), "user" to prompts.userMessage(notification))
         val line = buildJsonArray {

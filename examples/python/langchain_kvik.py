@@ -24,7 +24,7 @@ class ChatKvik(BaseChatModel):
     model_config = ConfigDict(arbitrary_types_allowed=True)
     model: kvik.Model
     max_tokens: int | None = None
-    temperature: float = 0.0
+    temperature: float | None = None
 
     @property
     def _llm_type(self) -> str:

@@ -9,24 +9,42 @@ android {
 
     defaultConfig {
         applicationId = "dev.kvik.notifications"
-        minSdk = 26
+        // Android 9. The module of kvik itself wants 26.
+        minSdk = 28
         targetSdk = 35
         versionCode = 1
         versionName = "1"
+        // kvik's library for phones, and for the emulator while it is debugged.
+        ndk { abiFilters += "arm64-v8a" }
     }
 
-    // The classifier is the one that runs on the JVM; the model is the one in the repository.
-    sourceSets["main"].kotlin.srcDir("../core")
+    buildTypes {
+        debug {
+            ndk { abiFilters += "x86_64" }
+        }
+        release {
+            isMinifyEnabled = true
+            isShrinkResources = true
+            proguardFiles(getDefaultProguardFile("proguard-android-optimize.txt"))
+        }
+    }
+
+    // The core is the one that runs on the JVM; the model is the one in the repository.
+    sourceSets["main"].kotlin.srcDirs("../core", "../../core")
     sourceSets["main"].assets.srcDir("../../../models/tiny")
+
+    // The model is mapped where it lies in the package, so it must not be compressed; what lies beside it stays out.
+    androidResources {
+        noCompress += "gguf"
+        ignoreAssetsPattern = "!*.jsonl:!*.json:!*.txt:!*.md:!train"
+    }
+
+    // Libraries are mapped where they lie, too, on pages of 16 KiB where the system has these.
+    packaging.jniLibs.useLegacyPackaging = false
 
     compileOptions {
         sourceCompatibility = JavaVersion.VERSION_17
         targetCompatibility = JavaVersion.VERSION_17
-    }
-
-    // The model is mapped where it lies in the package, so it must not be compressed.
-    androidResources {
-        noCompress += "gguf"
     }
 }
 
@@ -36,6 +54,4 @@ kotlin {
 
 dependencies {
     implementation(project(":kvik"))
-    implementation("androidx.activity:activity-ktx:1.9.3")
-    implementation("androidx.lifecycle:lifecycle-runtime-ktx:2.8.7")
 }

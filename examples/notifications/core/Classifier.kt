@@ -1,9 +1,12 @@
 package dev.kvik.notifications
 
 import dev.kvik.AnswerOptions
+import dev.kvik.KeptState
 import dev.kvik.Message
 import dev.kvik.Model
+import dev.kvik.Prompt
 import dev.kvik.Report
+import dev.kvik.isWarm
 import dev.kvik.system
 import dev.kvik.user
 
@@ -16,47 +19,62 @@ data class Sorted(val folder: String, val priority: Int)
 /** A notification's place, or none where the model answered something else, and what the answer took. */
 data class Classified(val sorted: Sorted?, val report: Report)
 
+/** How the system prompt was found: its tokens, whether it was there already, and how long that took. */
+data class Prepared(val tokens: Long, val found: Found, val ms: Double)
+
+/** What was known of the system prompt before: it was kept, another one was (the user changed something), or none. */
+enum class Found { KEPT, CHANGED, NOTHING }
+
 /** The prompts. The first one is the same for all notifications, so that it is computed once. */
-class PromptBuilder(private val folders: Map<String, String>) {
-    /** What does not change until the user changes a folder. */
+class PromptBuilder(private val preferences: Preferences) {
+    /** What does not change until the user changes a folder, a priority or the instructions. */
     fun systemPrompt(): String = buildString {
         appendLine("You are a notification assistant. Choose one folder and one priority.\n")
         appendLine("Priority levels:")
-        PRIORITIES.forEach { (level, meaning) -> appendLine("$level - $meaning") }
+        preferences.priorities.forEach { (level, meaning) -> appendLine("$level - $meaning") }
         appendLine("\n## Folders")
-        folders.forEach { (name, meaning) -> appendLine("- $name: $meaning") }
+        preferences.folders.forEach { (name, meaning) -> appendLine("- $name: $meaning") }
+        if (preferences.instructions.isNotBlank()) appendLine("\n## Wishes of the user\n${preferences.instructions.trim()}")
         append("\nReply with exactly one JSON object like {\"folder\": \"...\", \"priority\": 3}.")
     }
 
     /** What is different each time. */
     fun userMessage(notification: Notification): String =
-        "App: ${notification.app}\nTitle: ${notification.title}\nBody: ${notification.body}"
+        "App: ${field(notification.app)}\nTitle: ${field(notification.title)}\nBody: ${field(notification.body)}"
+
+    /** One line of bounded length: what another app says must not look like a field of ours, or fill the context. */
+    private fun field(text: String): String = text.take(FIELD_CHARS_MAX).replace(BREAK, " ").trim()
 
     private companion object {
-        val PRIORITIES = mapOf(
-            5 to "can be ignored",
-            4 to "low",
-            3 to "normal, this week",
-            2 to "needs an answer today",
-            1 to "emergency, right now",
-        )
+        const val FIELD_CHARS_MAX = 800
+        val BREAK = Regex("\\s*[\\r\\n\u2028\u2029]+\\s*")
     }
 }
 
 /** Sorts notifications into folders, behind a system prompt that stays computed under a name. */
-class Classifier(private val model: Model, folders: Map<String, String>) {
-    private val prompts = PromptBuilder(folders)
+class Classifier(
+    private val model: Model,
+    preferences: Preferences,
+    private val options: AnswerOptions = OPTIONS,
+) {
+    private val prompts = PromptBuilder(preferences)
     private val system = prompts.systemPrompt()
 
-    /** Makes sure that the system prompt is computed and kept; does nothing after a kill, and computes after a change. */
-    suspend fun prepare() {
-        if (!model.isValid(NAME, system)) {
-            model.cacheSystemPrompt(NAME, system)
+    /** Makes sure that the system prompt is computed and kept; finds it after a kill, and computes it after a change. */
+    suspend fun prepare(): Prepared {
+        val from = System.nanoTime()
+        val before = model.kept(NAME, Prompt.Messages(listOf(Message.system(system))))
+        val kept = if (before.isWarm) before else model.cacheSystemPrompt(NAME, system)
+        val found = when {
+            before.isWarm -> Found.KEPT
+            before is KeptState.Changed -> Found.CHANGED
+            else -> Found.NOTHING
         }
+        return Prepared((kept as? KeptState.Kept)?.tokens ?: 0, found, (System.nanoTime() - from) / 1e6)
     }
 
     suspend fun classify(notification: Notification): Classified {
-        val reply = model.answer(messages(notification), OPTIONS)
+        val reply = model.answer(messages(notification), options)
         return Classified(read(reply.text), reply.report)
     }
 

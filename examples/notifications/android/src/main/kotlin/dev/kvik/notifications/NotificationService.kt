@@ -1,35 +1,42 @@
 package dev.kvik.notifications
 
+import android.app.Notification.EXTRA_BIG_TEXT
+import android.app.Notification.EXTRA_TEXT
+import android.app.Notification.EXTRA_TITLE
+import android.app.Notification.FLAG_FOREGROUND_SERVICE
+import android.app.Notification.FLAG_GROUP_SUMMARY
+import android.app.Notification.FLAG_ONGOING_EVENT
+import android.content.pm.PackageManager.NameNotFoundException
 import android.service.notification.NotificationListenerService
 import android.service.notification.StatusBarNotification
-import android.util.Log
-import dev.kvik.KvikException
-import kotlinx.coroutines.CoroutineScope
-import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.SupervisorJob
-import kotlinx.coroutines.cancel
-import kotlinx.coroutines.launch
 
-/** Sorts each notification as it is posted. */
+/**
+ * Hands each notification to the process's sorter, at once: the system calls it on the main thread. It is bound by the
+ * system as long as the user allows it, which keeps the process alive; a foreground service is not needed.
+ */
 class NotificationService : NotificationListenerService() {
-    private val scope = CoroutineScope(SupervisorJob() + Dispatchers.Default)
-
     override fun onNotificationPosted(posted: StatusBarNotification) {
-        val extras = posted.notification.extras
-        val text = { key: String -> extras.getCharSequence(key)?.toString().orEmpty() }
-        val notification = Notification(posted.packageName, text("android.title"), text("android.text"))
-        scope.launch {
-            try {
-                val sorted = Sorter.classifier(this@NotificationService).classify(notification).sorted
-                Log.i("kvik", "${notification.title}: $sorted")
-            } catch (failure: KvikException) {
-                Log.w("kvik", failure)
-            }
-        }
+        if (isForPeople(posted)) read(posted)?.let { sorter.offer(Posted(posted.key, posted.postTime, it)) }
     }
 
-    override fun onDestroy() {
-        scope.cancel()
-        super.onDestroy()
+    /** Downloads, players and summaries of groups are posted again and again, and say nothing to sort. */
+    private fun isForPeople(posted: StatusBarNotification): Boolean {
+        val silent = FLAG_ONGOING_EVENT or FLAG_GROUP_SUMMARY or FLAG_FOREGROUND_SERVICE
+        return posted.packageName != packageName && posted.notification.flags and silent == 0
+    }
+
+    private fun read(posted: StatusBarNotification): Notification? {
+        val extras = posted.notification.extras
+        val text = { key: String -> extras.getCharSequence(key)?.toString().orEmpty() }
+        val body = text(EXTRA_BIG_TEXT).ifEmpty { text(EXTRA_TEXT) }
+        val title = text(EXTRA_TITLE)
+        return if (title.isEmpty() && body.isEmpty()) null else Notification(nameOf(posted.packageName), title, body)
+    }
+
+    /** The app's name as the user knows it; that of its package where the system does not show it to us. */
+    private fun nameOf(app: String): String = try {
+        packageManager.getApplicationLabel(packageManager.getApplicationInfo(app, 0)).toString()
+    } catch (missing: NameNotFoundException) {
+        app
     }
 }

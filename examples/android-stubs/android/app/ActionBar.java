@@ -1,0 +1,5 @@
+package android.app;
+
+public abstract class ActionBar {
+    public abstract void setDisplayHomeAsUpEnabled(boolean isUp);
+}

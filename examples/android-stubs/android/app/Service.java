@@ -1,0 +1,6 @@
+package android.app;
+
+import android.content.Context;
+
+public abstract class Service extends Context {
+}

@@ -1,0 +1,4 @@
+package android.content.pm;
+
+public class ApplicationInfo {
+}

@@ -1,0 +1,6 @@
+package android.net;
+
+public abstract class Uri {
+    public static Uri parse(String uri) { throw new RuntimeException("stub"); }
+    public abstract String getLastPathSegment();
+}

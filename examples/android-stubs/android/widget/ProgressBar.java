@@ -1,0 +1,6 @@
+package android.widget;
+
+import android.view.View;
+
+public class ProgressBar extends View {
+}

@@ -1,0 +1,71 @@
+package dev.kvik.endless
+
+import android.app.Application
+import android.content.Context
+import android.content.ComponentCallbacks2
+import android.net.Uri
+import dev.kvik.Model
+import dev.kvik.ModelOptions
+import dev.kvik.appOptions
+import dev.kvik.callbacks
+import dev.kvik.openAsset
+import dev.kvik.openDocument
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.SupervisorJob
+import kotlinx.coroutines.launch
+import java.io.File
+
+/** The process: its conversations and models live as long as it does, whichever screen is seen. */
+class EndlessApp : Application() {
+    private val scope = CoroutineScope(SupervisorJob() + Dispatchers.Default)
+
+    lateinit var chats: Chats
+        private set
+
+    override fun onCreate() {
+        super.onCreate()
+        // Nothing is read or opened here: the first screen asks for it, behind.
+        chats = Chats(File(filesDir, "conversations"), scope) { settings, purpose -> open(settings, purpose) }
+        registerComponentCallbacks(chats.chat.callbacks())
+        registerComponentCallbacks(chats.summaries.callbacks())
+    }
+
+    @Suppress("OVERRIDE_DEPRECATION") // Android deprecates levels of it, and still calls it.
+    override fun onTrimMemory(level: Int) {
+        super.onTrimMemory(level)
+        // An app that is not seen is frozen and perhaps killed: answers end here, and their questions are drafts again.
+        if (level == ComponentCallbacks2.TRIM_MEMORY_UI_HIDDEN) scope.launch { chats.onHidden() }
+    }
+
+    private suspend fun open(settings: Settings, purpose: Purpose): Model {
+        val options = optionsFor(purpose)
+        val chosen = settings.model ?: return Model.openAsset(this, EMBEDDED, options)
+        return Model.openDocument(this, Uri.parse(chosen), options)
+    }
+
+    private fun optionsFor(purpose: Purpose): ModelOptions = when (purpose) {
+        Purpose.CHAT -> appOptions(this).copy(kvFormat = purpose.kvFormat, parallel = 1, kvBytes = CHAT_KV_BYTES)
+        // Nothing of a summary's context is read again, so none of it is written; half of the time leaves turns the other.
+        Purpose.SUMMARIES -> ModelOptions(
+            kvFormat = purpose.kvFormat,
+            parallel = 1,
+            kvBytes = SUMMARIES_KV_BYTES,
+            contextTokens = SUMMARIES_CONTEXT,
+            timeShare = 0.5,
+        )
+    }
+
+    private companion object {
+        const val EMBEDDED = "kvik-tiny-q8_0.gguf"
+
+        /** 8,192 tokens of Qwen3-0.6B in q8, which has 60 KiB a token. */
+        const val CHAT_KV_BYTES = 512L shl 20
+
+        /** The old summary, what was said since, and the new one, in q4 of 32 KiB a token. */
+        const val SUMMARIES_CONTEXT = 4096L
+        const val SUMMARIES_KV_BYTES = 160L shl 20
+    }
+}
+
+val Context.chats: Chats get() = (applicationContext as EndlessApp).chats
