@@ -37,18 +37,23 @@ class Server:
 
     def __init__(
         self, *flags, env=None, memory_bytes=None, file_bytes=None, wrap=(), binary=BINARY, command=("serve",),
-        host="127.0.0.1", port=None,
+        host="127.0.0.1", port=None, cwd=None,
     ):
         self.host, self.port = host, port or free_port()
         self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
         self.state = tempfile.TemporaryDirectory(prefix="kvik-state-")
         argv = [*wrap, str(binary), *command, "--port", str(self.port), *map(str, flags)]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
+        # The commands of this machine's user do not find it: its record is in its state directory.
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_") and k != "XDG_RUNTIME_DIR"}
         # No model of this machine's user is the default one.
         models = str(pathlib.Path(self.state.name) / "models")
         clean |= {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": self.state.name, "KVIK_MODELS_DIR": models}
+        # How much is computed behind an answer depends on how soon the next request comes.
+        clean |= {"KVIK_AHEAD": "off"}
+        # Tests kill servers, and then look for what was computed a moment ago; those of the other policies say so.
+        clean |= {"KVIK_CACHE_DISK_WRITE": "all"}
         self.process = subprocess.Popen(
-            argv, env=clean | (env or {}), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
+            argv, env=clean | (env or {}), cwd=cwd, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )
         for which, most in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_FSIZE, file_bytes)):
             if most is not None:
@@ -83,6 +88,12 @@ class Server:
                     return
             time.sleep(0.05)
         raise AssertionError(f"kvik was not ready after {seconds} s:\n{self.logged()}")
+
+    def client_environment(self):
+        """That of a command which finds this server by its record, and has no configuration."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_") and k != "XDG_RUNTIME_DIR"}
+        own = {"KVIK_STATE_DIR": self.state.name, "XDG_CONFIG_HOME": self.state.name, "TERM": "xterm"}
+        return clean | own | {"KVIK_CACHE_DISK": "off", "KVIK_MODELS_DIR": str(pathlib.Path(self.state.name) / "models")}
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)

@@ -111,4 +111,4 @@ def test_models_are_pulled_listed_run_and_deleted(tmp_path):
                 client.delete("mine")
             assert gone.value.status_code == 404
             with pytest.raises(ollama.ResponseError, match="hf.co/OWNER/REPO"):
-                client.pull("llama3.2")
+                client.pull("mixtral")

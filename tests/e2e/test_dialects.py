@@ -168,11 +168,12 @@ def test_every_dialect_reuses_answers_and_explains_the_same(by_openai, dialect):
 
 VERSION = {"anthropic-version": "2023-06-01"}
 DIALECTS = [OpenAi(), Responses(), Anthropic(), Ollama()]
+AGENT, WINDOW = "claude-sonnet-4", 200_000  # clients that ask for this model assume that window
 
 
 @pytest.fixture(scope="module")
 def server():
-    with Server("--threads", "2") as running:
+    with Server("--threads", "2", "--told-window", f"{AGENT}={WINDOW // 1000}k") as running:
         yield running
 
 
@@ -220,3 +221,49 @@ def test_a_stream_that_is_left_ends_at_the_server(server, dialect):
     while server.metric("kvik_requests_running") > 0:
         assert time.monotonic() < deadline, "the answer is still computed"
         time.sleep(0.05)
+
+
+def told(dialect, answer):
+    """The tokens of prompt and answer, as a client adds them up."""
+    match dialect:
+        case Anthropic():
+            usage = answer["usage"]
+            parts = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+            return sum(usage[part] for part in parts)
+        case Ollama():
+            return answer["prompt_eval_count"] + answer["eval_count"]
+        case _:
+            return answer["usage"]["total_tokens"]
+
+
+def turns_of_an_agent(server, dialect, model):
+    """The replies to an agent that compacts its conversation at 80% of the window, until it has done so twice."""
+    said, compacted = [], 0
+    for turn in range(40):
+        said.append(("user", f"Step {turn}: " + " ".join(WORDS[(turn + i) % len(WORDS)] for i in range(100))))
+        reply = server.post(dialect.path, dialect.body(said) | {"model": model}, **VERSION)
+        yield reply
+        if reply.status != 200:
+            return
+        said.append(("answer", "It is done."))
+        if told(dialect, reply.json) >= 0.8 * WINDOW:
+            said, compacted = [("user", f"Summary: {turn} steps are done."), ("answer", "Go on.")], compacted + 1
+        if compacted == 2:
+            return
+    raise AssertionError("the agent never saw that its window is nearly full")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: type(dialect).__name__)
+def test_an_agent_that_assumes_a_larger_window_compacts_in_time(server, dialect):
+    replies = list(turns_of_an_agent(server, dialect, AGENT))
+    assert [reply.status for reply in replies] == [200] * len(replies), replies[-1].body
+    assert max(told(dialect, reply.json) for reply in replies) <= WINDOW
+    assert max(reply.json["kvik"]["cache"]["prompt_tokens"] for reply in replies) <= 2048
+    assert {reply.json["kvik"]["told_window"] for reply in replies} == {WINDOW}
+
+
+def test_the_same_agent_is_refused_where_counts_are_told_as_they_are(server):
+    last = list(turns_of_an_agent(server, Anthropic(), "another"))[-1]
+    assert last.status == 400
+    message = last.json["error"]["message"]
+    assert message.startswith("prompt is too long: ") and " tokens > 2048 maximum" in message

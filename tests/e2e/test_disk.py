@@ -64,11 +64,20 @@ def test_computed_blocks_are_read_back_and_reported(tmp_path, right):
             assert cache["reason"] == "complete"
 
 
-def test_two_servers_on_one_directory_both_serve(tmp_path, right):
-    with start(tmp_path) as one, start(tmp_path) as other:
-        assert "serving without a disk cache" in other.logged()
-        check(one, right), check(other, right)
-        assert one.metric("kvik_disk_blocks") > 0 and other.metric("kvik_disk_blocks") == 0
+def test_ends_of_conversations_wait_and_are_left_behind(tmp_path, right):
+    prompt, flags = PROMPTS[0], ["--cache-disk-write", "auto", "--cache-disk-write-budget", "20GB"]
+    with start(tmp_path, *flags) as server:
+        ask(server, prompt)
+        disk = server.get("/v1/cache").json["disk"]
+        assert (disk["write_policy"], disk["used_blocks"], disk["written_bytes_today"]) == ("auto", 0, 0)
+        assert disk["waiting_blocks"] == server.metric("kvik_disk_blocks_waiting") > 0
+    with start(tmp_path, *flags) as server:
+        said, json = ask(server, prompt)
+        cache = json["kvik"]["cache"]
+        assert said == right[0]
+        assert cache["cached_tokens"] > cache["prompt_tokens"] - 17, "in whole blocks"
+        disk = server.get("/v1/cache").json["disk"]
+        assert disk["used_blocks"] > 0 < disk["written_bytes_today"] < disk["written_bytes_per_year"]
 
 
 def test_the_directory_is_removed_while_the_server_runs(tmp_path, right):

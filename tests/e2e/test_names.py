@@ -65,6 +65,8 @@ def test_a_short_name_is_fetched_once_and_asked(user):
     with Server("qwen3:0.6b", "--cache-ram", "64MiB", env=user.env | nowhere) as server:
         assert server.post("/v1/completions", {"prompt": "Hello", "max_tokens": 1}).status == 200
         assert "qwen3:0.6b" in server.logged()
+        model = server.get("/v1/shelf").json["models"][0]
+        assert (model["name"], model["aliases"]) == ("qwen3:0.6b", ["kvik-tiny"]), "as it was pulled, and as its file says"
 
 
 def test_a_word_that_looks_like_a_name_is_no_prompt(user):
@@ -97,7 +99,7 @@ def test_a_default_is_shown_and_chosen(user):
     assert user.prints("default", "one") == "one  (chosen)\n"
     assert user.prints("default") == "one  (chosen)\n"
     assert user.prints("default", KVIK_MODEL="x").startswith("x  (KVIK_MODEL")
-    assert "`three`" in user.refused("default", "three")
+    assert "there is no model at three" in user.refused("default", "three")
     assert "(pulled last" in user.prints("default", "--last")
     user.prints("rm", "two", "one")
     assert user.prints("default").startswith("embedded")

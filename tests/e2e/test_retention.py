@@ -1,6 +1,8 @@
 """Retention: a request forgets as it asks, says what it kept, and changes nothing for those beside it."""
 import concurrent.futures
 import json
+import os
+import re
 import subprocess
 import time
 
@@ -93,6 +95,29 @@ def test_a_bound_on_the_loss_allows_measured_policies_only():
         refused = server.post("/v1/chat/completions", body | {"kvik": {"retain": "snapkv:0.5"}})
         assert refused.status == 400 and refused.error["param"] == "kvik.retain.policy"
         assert "kvik eval --retain snapkv:0.5" in refused.error["message"]
+
+
+def test_what_was_measured_is_judged_by_its_worse_side_and_few_right_answers_are_not_enough(tmp_path):
+    env = {"KVIK_STATE_DIR": str(tmp_path)}
+    few = ["--task", "recall:3,stories:1", "--length", "200"]
+    measure = lambda *words: subprocess.run(
+        [BINARY, "eval", "-t", "2", *few, *words], capture_output=True, text=True, env=os.environ | env
+    )
+    calibrated = measure("--calibrate")
+    assert calibrated.returncode != 0 and " of 3 cases rightly" in calibrated.stderr, calibrated.stderr
+    assert "fewer than 20" in calibrated.stderr and "--cases" in calibrated.stderr
+    assert not list(tmp_path.glob("**/*.calibration.json")), "nothing is kept"
+
+    table = measure("--retain", "sinks:0.1", "--retain", "sinks:1").stdout
+    assert "recall n=3" in table and "interval of 95%" in table and "nothing follows" in table, table
+    assert "not to be chosen yet" in table and "fewer than 20" in table
+
+    with Server("--threads", "2", "--retain-max-loss", "5", env=env) as server:
+        refused = lambda policy: server.post("/v1/completions", {"prompt": "a", "kvik": {"retain": policy}}).error
+        lossy, doubtful = refused("sinks:0.1"), refused("sinks:1")
+        both = r"loses \d+\.\d% of (recall in recall \(of perplexity|perplexity in stories \(of recall) -?\d+\.\d%"
+        assert lossy["param"] == "kvik.retain.keep" and re.search(both, lossy["message"]), lossy
+        assert doubtful["param"] == "kvik.retain.policy" and "fewer than 20" in doubtful["message"], doubtful
 
 
 MANUAL = {"role": "system", "content": "You answer from this manual. " + "Clean the filter with warm water each week. " * 20}

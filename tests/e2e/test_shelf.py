@@ -69,11 +69,13 @@ def alone(tmp_path_factory):
 
 
 def statuses(server):
-    return {model["id"]: model["status"]["value"] for model in server.get("/v1/models").json["data"]}
+    models = server.get("/v1/models").json["data"]
+    return {model["id"]: model["status"]["value"] for model in models if "status" in model}
 
 
 def test_a_model_is_loaded_when_it_is_asked_for(tmp_path, alone):
-    with start(tmp_path, "--shelf-ram", "1GiB") as server:
+    told = {"told-window": ["agent=200k", "helper=1m"]}
+    with start(tmp_path, "--shelf-ram", "1GiB", small=told) as server:
         assert list(statuses(server)) == list(WEIGHTS), "in the order of the file"
         assert list(statuses(server).values()) == 4 * ["unloaded"], "a question about the server loads none"
         for name in WEIGHTS:
@@ -83,6 +85,9 @@ def test_a_model_is_loaded_when_it_is_asked_for(tmp_path, alone):
             assert statuses(server)[name] == "loaded"
         again = ask(server, "gpt-4o", PROMPTS[0])
         assert again["model"] == "small" and again["usage"]["prompt_tokens_details"]["cached_tokens"] > 64
+        helped = ask(server, "helper", PROMPTS[0])
+        assert (helped["model"], helped["kvik"]["told_window"]) == ("small", 1_000_000)
+        assert helped["usage"]["prompt_tokens"] == -(-again["usage"]["prompt_tokens"] * 1_000_000 // 512)
         assert set(statuses(server).values()) == {"loaded"}, "there is room for all"
         assert [model["name"] for model in server.get("/api/ps").json["models"]] == list(WEIGHTS)
         missing = server.post("/v1/completions", dict(model="large", prompt="Hi"))
@@ -220,7 +225,7 @@ def test_models_are_pulled_copied_and_removed_while_the_server_runs(tmp_path, al
             assert statuses(server) == {} and not list((tmp_path / "models").rglob("*.gguf")), "its files are gone with the last name"
             assert server.request("DELETE", "/api/delete", json.dumps({"model": "mine"}).encode(), JSON).status == 404
             for source, status, words in [
-                ("qwen3", 400, "hf.co/OWNER/REPO"),
+                ("nothing", 400, "hf.co/OWNER/REPO"),
                 (str(FILE), 400, "hf.co/OWNER/REPO"),
                 ("hf:../x", 400, "hf:owner/repo"),
             ]:

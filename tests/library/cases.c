@@ -155,7 +155,7 @@ static void write_answer(const Line *line, const Said *said, const KvikReport *r
 }
 
 static KvikStatus answer(Runner *runner, const Line *line) {
-    only(line, " prompt times conversation system user assistant max_tokens min_tokens temperature top_p top_k seed stop"
+    only(line, " prompt times conversation system user assistant max_tokens min_tokens temperature top_p top_k min_p seed stop"
                " tools tool_choice json_schema regex grammar counts cancel_after ");
     const char *stop[ARGUMENTS_MAX];
     KvikAnswerOptions options = {.max_tokens = number(line, "max_tokens"),
@@ -163,6 +163,7 @@ static KvikStatus answer(Runner *runner, const Line *line) {
                                  .temperature = fraction(line, "temperature"),
                                  .top_p = fraction(line, "top_p"),
                                  .top_k = (uint32_t)number(line, "top_k"),
+                                 .min_p = fraction(line, "min_p"),
                                  .seed = number(line, "seed"),
                                  .stop = stop,
                                  .tools = find(line, "tools"),
@@ -310,6 +311,22 @@ static KvikStatus stats(Runner *runner, const Line *line) {
     return status;
 }
 
+static KvikStatus sampling(Runner *runner, const Line *line) {
+    (void)line;
+    KvikSampling now;
+    KvikStatus status = kvik_sampling(runner->model, &now);
+    if (status != KVIK_STATUS_OK)
+        return status;
+    printf("sampling temperature=%.2f from=\"%s\" top_k=%.0f from=\"%s\" top_p=%.2f from=\"%s\" min_p=%.2f from=\"%s\"",
+           now.temperature.value, now.temperature.source, now.top_k.value, now.top_k.source, now.top_p.value,
+           now.top_p.source, now.min_p.value, now.min_p.source);
+    printf(" repetition_penalty=%.2f from=\"%s\" presence_penalty=%.2f from=\"%s\" frequency_penalty=%.2f from=\"%s\"",
+           now.repetition_penalty.value, now.repetition_penalty.source, now.presence_penalty.value,
+           now.presence_penalty.source, now.frequency_penalty.value, now.frequency_penalty.source);
+    printf(" penalty_last_n=%.0f from=\"%s\"", now.penalty_last_n.value, now.penalty_last_n.source);
+    return status;
+}
+
 /* A text that the API writes where there is room: first it says how much it takes. */
 typedef KvikStatus Ask(const Runner *runner, const Line *line, char *to, size_t room, size_t *needed);
 
@@ -406,7 +423,7 @@ static const struct {
     {"chat", answer},         {"count_tokens", count_tokens}, {"explain", explain},
     {"embed", embed},         {"keep", keep},             {"is_kept", keep},
     {"keep_copies", keep_copies}, {"forget", forget},     {"memory_pressure", memory_pressure},
-    {"background", background}, {"stats", stats},
+    {"background", background}, {"stats", stats},          {"sampling", sampling},
     {"say", answer},          {"messages", said_in},      {"conversations", conversations},
     {"remembered", remembered}, {"correct", correct},     {"take_back", take_back},
     {"rename", rename_it},    {"delete", delete_it},

@@ -14,7 +14,7 @@ JSON = {"Content-Type": "application/json"}
 FLAGS = {"kv_bytes": "--cache-ram", "context_tokens": "--context", "threads": "--threads", "parallel": "--parallel"}
 # Names and types of an answer's arguments.
 ASKED = {
-    "max_tokens": int, "min_tokens": int, "temperature": float, "top_p": float, "top_k": int, "seed": int,
+    "max_tokens": int, "min_tokens": int, "temperature": float, "top_p": float, "top_k": int, "min_p": float, "seed": int,
 }
 
 
@@ -72,8 +72,7 @@ class Served:
         if line.find("cancel_after"):
             return {}
         asked = {name: read(line.get(name)) for name, read in ASKED.items() if line.find(name)}
-        greedy = {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0}
-        answer = self.server.post(path, body | greedy | asked | form(line) | {"stop": line.all("stop")})
+        answer = self.server.post(path, body | asked | form(line) | {"stop": line.all("stop")})
         if answer.status != 200:
             return {"error": True}
         choice, usage = answer.json["choices"][0], answer.json["usage"]
@@ -89,6 +88,14 @@ class Served:
             return fields
         computed = usage["prompt_tokens"] - cached
         return fields | {"cached": cached, "computed": computed, "reason": answer.json["kvik"]["cache"]["reason"]}
+
+    def sampling(self, _: Line) -> dict[str, object]:
+        in_force = self.server.get("/props").json["sampling_defaults"]
+        in_force["penalty_last_n"] = in_force.pop("repeat_last_n")
+        number = {name: f"{one['value']:.2f}" for name, one in in_force.items()}
+        number |= {name: str(in_force[name]["value"]) for name in ("top_k", "penalty_last_n")}
+        sources = [f"{one['source']} {one.get('family', '')}".strip() for one in in_force.values()]
+        return {**number, "from": sources}
 
     def count_tokens(self, line: Line) -> dict[str, object]:
         body = {"content": line.prompt, "add_special": True, "parse_special": True}

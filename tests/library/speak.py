@@ -16,7 +16,7 @@ from cases import Line, quote, read_list
 HAS = {"forms", "conversations"}
 OPEN = {"as", "file", "disk", "conversations", "kv_bytes", "context_tokens", "threads", "parallel"}
 NUMBERS: dict[str, Callable[[str], float]] = {
-    "max_tokens": int, "min_tokens": int, "temperature": float, "top_p": float, "top_k": int, "seed": int,
+    "max_tokens": int, "min_tokens": int, "temperature": float, "top_p": float, "top_k": int, "min_p": float, "seed": int,
 }
 WORDS = {"tool_choice", "regex", "grammar"}
 ASKED = {"prompt", "times", "conversation", "system", "user", "assistant"}
@@ -146,6 +146,11 @@ class Runner:
     def background(self, _: Line) -> str:
         self.model.on_background()
         return "ok=yes"
+
+    def sampling(self, _: Line) -> str:
+        settings = vars(self.model.sampling())
+        numbers = {name: one.value if isinstance(one.value, int) else f"{one.value:.2f}" for name, one in settings.items()}
+        return " ".join(f"{name}={numbers[name]} from={quote(one.source)}" for name, one in settings.items())
 
     def stats(self, _: Line) -> str:
         now = self.model.stats()

@@ -1,6 +1,7 @@
 """The package as programs use it: opening, asking, prompts under names, memory, errors."""
 import sys
 import threading
+import time
 
 import numpy
 import pytest
@@ -56,6 +57,14 @@ def test_a_model_that_only_its_answer_holds_goes_on():
     assert answer.text() and answer.report.generated_tokens == 40
 
 
+def test_an_answer_that_repeats_itself_ends_where_that_is_asked_for(model):
+    loop = {"regex": r"(I am a small model that lives on your phone and answers every question\. ){10}", "temperature": 0}
+    ends = lambda answer: (answer.text().count("phone"), answer.report.finish)
+    assert ends(model.generate("Who are you?", **loop)) == (10, kvik.Finish.END)
+    said, finish = ends(model.generate("Who are you?", **loop, stop_loops=True))
+    assert said < 10 and finish == kvik.Finish.LOOP
+
+
 def test_threads_share_a_model(model):
     expect = model.generate("A letter came in winter, and", max_tokens=16).text()
     said = []
@@ -92,6 +101,19 @@ def test_kept_prompts_are_warm_for_the_next_one_who_opens(tmp_path):
         assert model.forget_prompt("notify") and not model.forget_prompt("notify")
 
 
+def test_models_share_a_directory(tmp_path, text):
+    folders = {"disk_dir": tmp_path / "cache", "conversations_dir": tmp_path / "said"}
+    with kvik.Model(MODEL, **SMALL, **folders) as first, kvik.Model(MODEL, **SMALL, **folders) as second:
+        first.generate(text, max_tokens=1).text()
+        assert first.on_background().unwritten_blocks == 0
+        deadline = time.monotonic() + 20
+        while second.explain(text).disk_tokens == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        first.conversation("trip").say("Where is the station?", max_tokens=2).text()
+        assert len(second.conversation("trip").messages()) == 2
+
+
 def test_memory_is_released_and_numbers_say_so(model, text):
     model.generate(text, max_tokens=1).text()
     before = model.stats()
@@ -113,7 +135,7 @@ def test_a_model_comes_from_bytes_and_from_a_part_of_a_file(tmp_path):
     assert len(texts) == 1 and texts.pop()
 
 
-def test_every_failure_has_its_type_and_says_what_helps(model, tmp_path):
+def test_every_failure_has_its_type_and_says_what_helps(model):
     def check(kind, says, call, *arguments, **options):
         with pytest.raises(kind, match=says) as raised:
             call(*arguments, **options)
@@ -126,16 +148,29 @@ def test_every_failure_has_its_type_and_says_what_helps(model, tmp_path):
     check(kvik.InvalidArgumentError, "threads", kvik.Model, MODEL, threads=-1)
     check(kvik.InvalidArgumentError, "descriptor", kvik.Model, kvik.FilePart(-1))
     check(kvik.PromptTooLongError, "context_tokens", model.generate, "word " * 9000)
+    check(kvik.PromptTooLongError, "at least", model.chat, "word " * 200_000)
     check(kvik.RequestError, None, model.embed, "")
     check(kvik.InvalidArgumentError, "temperature", model.generate, "a", temperature=-1.0)
     check(kvik.InvalidArgumentError, "seed", model.generate, "a", seed=-1)
     check(kvik.InvalidArgumentError, "robot", model.chat, [{"role": "robot", "content": "a"}])
-    with kvik.Model(MODEL, **SMALL, disk_dir=tmp_path):
-        check(kvik.DiskError, "a directory of its own", kvik.Model, MODEL, **SMALL, disk_dir=tmp_path)
     check(kvik.InvalidArgumentError, "role", model.chat, [{"content": "a"}])
     check(kvik.InvalidArgumentError, "function", model.chat, [{"role": "assistant", "tool_calls": [{"id": "1"}]}])
     with pytest.raises(TypeError, match="colour"):
         model.generate("a", colour="red")
+
+
+def test_answers_are_sampled_as_recommended_and_settings_come_before_it(model):
+    sampling = model.sampling()
+    assert (sampling.temperature.value, sampling.temperature.source) == (0, "family kvik-tiny")
+    assert (sampling.top_k.value, sampling.top_p.value, sampling.top_p.source) == (40, 0.95, "kvik")
+    assert model.sampling(reasoning=False) == sampling
+    asked = {"prompt": "Once upon a time", "max_tokens": 16}
+    greedy = model.generate(**asked).text()
+    assert greedy == model.generate(**asked, temperature=0).text()
+    hot = [model.generate(**asked, temperature=2, top_k=0, top_p=1, min_p=0).text() for _ in range(4)]
+    assert len(set(hot)) > 1, "a seed that is not set is random"
+    drawn = {**asked, "temperature": 2, "seed": 7}
+    assert model.generate(**drawn).text() == model.generate(**drawn, top_k=40, top_p=0.95, min_p=0.05).text() != greedy
 
 
 def test_what_is_no_message_is_told_what_is_one(model):
@@ -161,6 +196,7 @@ def test_what_is_shown_has_its_fields(model):
     shown = [model.stats(), answer.report, model.explain("Who"), model.on_memory_pressure(kvik.MemoryPressure.CRITICAL)]
     for record in shown + [kvik.MemoryOptions(), kvik.Flushed(is_idle=True, unwritten_blocks=0)]:
         assert repr(record) == str(record) and "=" in repr(record), repr(record)
+        assert record == type(record)(**vars(record)) and record != "" and record != kvik.KeptState(is_known=False)
     assert "running=" in repr(model.stats()) and "Reason." in repr(kvik.Reason.EVICTED)
 
 
