@@ -35,17 +35,25 @@ test_sbom() {
     bash .ci/sbom
 }
 
-# Kotlin's face over the library, both apps, and the runner of the list of cases for tests/library.
+# Kotlin's face over the library, both apps over what stands in for Android, their cores, and the runner of the list of
+# cases for tests/library.
 test_kotlin() {
     local model=$PWD/models/tiny/kvik-tiny-q8_0.gguf tests=$PWD/target/kotlin/tests.jar
-    local script=target/kotlin/script.jsonl
+    local script=target/kotlin/script.jsonl app
+    for app in notifications endless; do bash examples/android-stubs/resources "$app" "target/android/$app"; done
     bash bindings/kotlin/compile target/kotlin/kvik.jar bindings/kotlin/src/main
-    bash bindings/kotlin/compile "$tests" bindings/kotlin/src/test examples/notifications/{core,Notifications.kt} examples/endless
-    JAVA_OPTIONS=-Dkvik.model=$model bash bindings/kotlin/run "$tests" org.junit.runner.JUnitCore dev.kvik.ModelTest
+    bash bindings/kotlin/compile "$tests" bindings/kotlin/{src/test,android/src} examples/{core,android-stubs} \
+        examples/{notifications,endless}/{core,test,android/src} target/android/*/java \
+        examples/notifications/Notifications.kt examples/endless/{Endless,Talkers}.kt
+    JAVA_OPTIONS=-Dkvik.model=$model bash bindings/kotlin/run "$tests" org.junit.runner.JUnitCore \
+        dev.kvik.{ModelTest,SharedModelTest,notifications.NotificationsTest,endless.EndlessTest}
     bash bindings/kotlin/run "$tests" dev.kvik.notifications.Notifications table "$model" models/tiny/eval-notify.jsonl 20
-    rm -rf target/kotlin/endless
+    rm -rf target/kotlin/{library,own}
     python3 -B examples/endless/script.py 100 1 >"$script"
-    bash bindings/kotlin/run "$tests" dev.kvik.endless.Endless run "$model" "$script" target/kotlin/endless 3 0
+    bash bindings/kotlin/run "$tests" dev.kvik.endless.Endless run "$model" "$script" target/kotlin/library 3 0 library
+    python3 -B examples/endless/script.py 50 1 >"$script"
+    bash bindings/kotlin/run "$tests" dev.kvik.endless.Endless run "$model" "$script" target/kotlin/own 1 0 own
+    suite tests/apps
     mkdir -p target/ci-kotlin
     printf '#!/bin/sh\nexec bash "%s" "%s" dev.kvik.cases.Cases "$@"\n' "$PWD/bindings/kotlin/run" "$tests" >target/ci-kotlin/cases
     chmod +x target/ci-kotlin/cases
@@ -65,6 +73,13 @@ test_python() {
     fi
     suite tests/python
     without_c suite tests/readme
+}
+
+# A newcomer's first minute, from the wheel and from the .deb, and plain questions to a real model; both are measured.
+test_newcomer() {
+    rm -rf target/ci-newcomer
+    "$VENV/bin/python" -B tests/sixty_seconds.py target/ci-newcomer --questions 1 \
+        --package target/wheels/kvik-*.whl --package target/debian/kvik_*.deb
 }
 
 # One list of cases in every language.

@@ -108,9 +108,8 @@ check_target() {
 # the release build otherwise: the README's command, and what is packed beside the binary.
 build_tried() {
     if $FULL; then
-        cargo build --release
-        cargo build --release -p kvik-c
-        cargo build --release -p kvik-uniffi
+        # In one command, so that all they share is built once.
+        cargo build --release -p kvik -p kvik-c -p kvik-uniffi
     else
         # Tests are named beside them, so that all has the features that tests have.
         linted cargo build --workspace --features kvik/gpu --lib --bin kvik --bin cases --test it

@@ -32,6 +32,9 @@ install_tools() {
     missing command javac default-jdk-headless
     missing file /usr/share/java/jna.jar libjna-java
     missing file /usr/share/java/junit4.jar junit4
+    # What links the resources of Android's apps, and with what.
+    missing command aapt2 aapt
+    missing file /usr/share/android-framework-res/framework-res.apk android-framework-res
     # The JavaScript client, and what finds barriers in the page.
     missing command node nodejs
     missing command npm npm
@@ -43,6 +46,11 @@ install_tools() {
         missing file "/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json" vulkan-validationlayers
         missing command qemu-system-x86_64 qemu-system-x86
         missing command busybox busybox-static
+        # What the pages for newcomers use.
+        missing command jq jq
+        # What stands in front of a server; only unpacked, as installed it would serve on this machine.
+        unpack_package nginx
+        unpack_package caddy
     fi
     install_packages "${packages[@]}"
     install_rust
@@ -54,6 +62,16 @@ missing() {
     command) command -v "$2" >/dev/null || packages+=("${@:3}") ;;
     file) compgen -G "$2" >/dev/null || packages+=("${@:3}") ;;
     esac
+}
+
+# Fetches a package of the system and unpacks it into target/ci-proxies.
+unpack_package() {
+    compgen -G "target/ci-proxies/usr/*bin/$1" >/dev/null && return
+    local folder
+    folder=$(mktemp -d)
+    (cd "$folder" && { apt-get download -q "$1" || { as_root apt-get update -q && apt-get download -q "$1"; }; })
+    dpkg-deb -x "$folder"/*.deb target/ci-proxies
+    rm -r "$folder"
 }
 
 install_packages() {

@@ -44,7 +44,7 @@ def figures(root):
     return {
         "rooms, lines": f"{len(rooms)}, {sum(code.count(chr(10)) for code in rooms.values())}",
         "fullest folders": ", ".join(f"{name} {count}" for name, count in sorted(folders.items(), key=lambda f: -f[1])[:3]),
-        "rooms on the ground floor": folders["."],
+        "rooms on the ground floor": folders.get(".", 0),
         "circles of folders": sizes(sorted(map(len, circles_of(by_folder(imports))), reverse=True)),
         "circles of files": sizes(circles),
         "most fields": f"{fields}: {struct}",
