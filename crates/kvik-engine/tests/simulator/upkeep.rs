@@ -240,11 +240,11 @@ impl World {
         let sure = quiet && self.regime.has_sound_disk();
         for known in self.memory.known.iter_mut().filter(|known| !known.is_base) {
             let stored = catalog.stored(root(&self.regime, known.view.salt), &known.tokens);
-            let mut was_known = known.ram.max(known.disk);
+            let mut certain = stored.min(known.ram.max(known.disk));
             if self.regime.ttl {
-                // The last partial block is dropped if it had to wait for the disk; another request may have
-                // written it, with its own time to live.
-                was_known -= was_known % BLOCK_POSITIONS;
+                // A last partial block is dropped if it had to wait for the disk, and what is stored of it may be
+                // of another request, with its own time to live: so may a block that only begins alike.
+                certain -= certain % BLOCK_POSITIONS;
             }
             known.ram = 0;
             // Blocks after a missing one may be found again once it is written again; so may blocks that are
@@ -253,7 +253,7 @@ impl World {
                 known.maybe =
                     known.maybe.min(catalog.reach(root(&self.regime, known.view.salt), &known.tokens));
             }
-            known.disk = if sure && !known.took_long() && !known.is_torn { stored.min(was_known) } else { 0 };
+            known.disk = if sure && !known.took_long() && !known.is_torn { certain } else { 0 };
         }
     }
 
