@@ -134,6 +134,14 @@ impl Cache {
         Match { tokens: walk.tokens, stop, evicted }
     }
 
+    /// The longest time to live that users of a cached prefix of whole blocks have asked for, where `None` is for ever.
+    /// Zero for every other prefix, and while none of its users has ended.
+    pub fn longest_ttl(&self, namespace: NamespaceId, prefix: &[Token]) -> Option<Duration> {
+        let walk = self.radix.walk(self.roots[&namespace], prefix);
+        let is_there = walk.tokens == prefix.len() && walk.partial.is_none();
+        if is_there { self.radix.arena[walk.node].life.keep.ttl } else { Some(Duration::ZERO) }
+    }
+
     /// Starts a sequence: leases the longest cached prefix of its prompt and allocates the blocks for the rest, or
     /// changes nothing. In a derived namespace the base is always reused.
     pub fn admit(&mut self, admission: Admission<'_>) -> Result<Admitted, NoSpace> {

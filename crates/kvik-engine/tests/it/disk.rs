@@ -26,7 +26,7 @@ pub(crate) fn life(dir: &Path, warm_blocks: usize) -> World {
 }
 
 /// The same at another time.
-fn life_at(dir: &Path, warm_blocks: usize, epoch_s: u64) -> World {
+pub(crate) fn life_at(dir: &Path, warm_blocks: usize, epoch_s: u64) -> World {
     life_on(dir, warm_blocks, 192, epoch_s, |store| Box::new(store))
 }
 
@@ -51,8 +51,12 @@ fn life_on(
 /// A scheduler on a directory that writes what `writes` says, at this machine's time, by which written bytes are counted; in it
 /// no time passes.
 pub(crate) fn life_that_writes(dir: &Path, writes: DiskWrites) -> World {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    life_of(dir, 0, 192, writes, since.as_secs(), |store| Box::new(store), Box::new(|| Duration::ZERO))
+    life_of(dir, 0, 192, writes, machine_s(), |store| Box::new(store), Box::new(|| Duration::ZERO))
+}
+
+/// This machine's time, in seconds since 1970.
+pub(crate) fn machine_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }
 
 fn life_of(

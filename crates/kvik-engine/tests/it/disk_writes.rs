@@ -1,10 +1,13 @@
 //! What reaches the disk under each write policy, when, and what the next start finds.
 
+use std::time::Duration;
+
+use kvik_cache::Lifetime;
 use kvik_cache::tier::{Level, WritePolicy};
 use kvik_engine::api::Request;
 use kvik_engine::schedule::disk::DiskWrites;
 
-use crate::disk::{ask, life, life_that_writes, settle};
+use crate::disk::{ask, life, life_at, life_that_writes, machine_s, settle};
 use crate::fake::*;
 
 fn policy(policy: WritePolicy) -> DiskWrites {
@@ -109,7 +112,7 @@ fn pinned_prompts_are_written_at_once_and_beyond_the_budget() {
     let dir = tempfile::tempdir().unwrap();
     let pinned = |seed| {
         let request = request(prompt(seed, 160), 1);
-        let lifetime = kvik_cache::Lifetime { pin: true, ..request.lifetime };
+        let lifetime = Lifetime { pin: true, ..request.lifetime };
         Request { lifetime, ..request }
     };
     let mut world = life_that_writes(dir.path(), policy(WritePolicy::Auto));
@@ -123,4 +126,22 @@ fn pinned_prompts_are_written_at_once_and_beyond_the_budget() {
     assert_eq!(blocks(&world).0, 10);
     run(&mut world, &pinned(3));
     assert_eq!(blocks(&world).0, 20);
+}
+
+/// A block that is written by a later user lives on disk as long as its first user asked.
+#[test]
+fn what_a_passing_request_writes_lives_as_long_as_others_want_it() {
+    let lasting = request(prompt(1, 200), 1);
+    let lifetime = Lifetime { ttl: Some(Duration::from_secs(1)), ..lasting.lifetime };
+    let passing = Request { lifetime, ..lasting.clone() };
+    for (first, found) in [(&lasting, 192), (&passing, 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut world = life_that_writes(dir.path(), policy(WritePolicy::Reused));
+        ask(&mut world, first);
+        ask(&mut world, &passing);
+        assert_eq!(blocks(&world), (12, 0));
+        drop(world);
+        let report = ask(&mut life_at(dir.path(), 0, machine_s() + 60), &lasting).report;
+        assert_eq!(report.loaded[Level::Disk], found, "{report:?}");
+    }
 }

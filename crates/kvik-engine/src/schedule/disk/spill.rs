@@ -104,6 +104,7 @@ pub(crate) struct SpillContext<'a> {
 /// The stored blocks of a sequence, as the tier sees them.
 struct Source<'a> {
     cache: &'a Cache,
+    namespace: NamespaceId,
     roots: Roots,
     tokens: &'a [Token],
     table: &'a [BlockId],
@@ -257,6 +258,7 @@ impl Disk {
         let SpillContext { cache, namespaces, runner, now } = context;
         let source = Source {
             cache,
+            namespace: stored.namespace,
             roots: *namespaces.roots(stored.namespace),
             tokens: stored.tokens,
             table: cache.table(stored.seq),
@@ -291,7 +293,7 @@ impl Disk {
                     return Handed::Nothing;
                 }
                 let Some(buffer) = self.take_buffer() else { return Handed::Some };
-                let record = source.record(before, link, tokens, block);
+                let record = source.record(before, link, spilled.blocks, tokens, block);
                 held = record.and_then(|record| self.write(record, source, block, buffer, runner));
             }
             let Some(identity) = held else {
@@ -395,8 +397,22 @@ pub(super) fn ttl_s(lifetime: Lifetime) -> Option<u64> {
 }
 
 impl Source<'_> {
-    fn record(&self, before: Link, link: Link, tokens: &[Token], block: BlockId) -> Option<Record> {
-        let expires_s = ttl_s(self.lifetime).map_or(0, |ttl_s| self.now_s.saturating_add(ttl_s));
+    /// The record of block number `index`, which holds `tokens`. On disk it lives as long as any of its users asks, as in
+    /// RAM: a block that is written when it is used again may be written by a request with a shorter time to live than
+    /// its first one.
+    fn record(
+        &self,
+        before: Link,
+        link: Link,
+        index: usize,
+        tokens: &[Token],
+        block: BlockId,
+    ) -> Option<Record> {
+        let prefix = &self.tokens[..index * BLOCK_POSITIONS + tokens.len()];
+        let others = self.cache.longest_ttl(self.namespace, prefix);
+        let ttl = self.lifetime.ttl.zip(others).map(|(own, other)| own.max(other));
+        let ttl_s = ttl_s(Lifetime { ttl, ..self.lifetime });
+        let expires_s = ttl_s.map_or(0, |ttl_s| self.now_s.saturating_add(ttl_s));
         Some(Record {
             identity: link.identity,
             parent: before.identity,
