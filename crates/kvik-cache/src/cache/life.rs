@@ -134,12 +134,20 @@ impl Cache {
         Match { tokens: walk.tokens, stop, evicted }
     }
 
-    /// The longest time to live that users of a cached prefix of whole blocks have asked for, where `None` is for ever.
-    /// Zero for every other prefix, and while none of its users has ended.
-    pub fn longest_ttl(&self, namespace: NamespaceId, prefix: &[Token]) -> Option<Duration> {
+    /// The longest time to live that users of a cached prefix of whole blocks ask for: `asked`, and what those that have
+    /// ended asked for. `None` is for ever.
+    pub fn longest_ttl(
+        &self,
+        namespace: NamespaceId,
+        prefix: &[Token],
+        asked: Option<Duration>,
+    ) -> Option<Duration> {
         let walk = self.radix.walk(self.roots[&namespace], prefix);
-        let is_there = walk.tokens == prefix.len() && walk.partial.is_none();
-        if is_there { self.radix.arena[walk.node].life.keep.ttl } else { Some(Duration::ZERO) }
+        if walk.tokens < prefix.len() || walk.partial.is_some() {
+            return asked;
+        }
+        let ended = self.radix.arena[walk.node].life.keep.ttl;
+        ended.zip(asked).map(|(ended, asked)| ended.max(asked))
     }
 
     /// Starts a sequence: leases the longest cached prefix of its prompt and allocates the blocks for the rest, or

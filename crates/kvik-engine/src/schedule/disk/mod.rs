@@ -111,9 +111,10 @@ pub(super) struct LoadContext<'a> {
     pub(super) now: Duration,
 }
 
-/// Counts `tokens` tokens whose blocks are read like this: all as those of the slowest tier, for which a request waits.
+/// Counts `tokens` tokens whose blocks are read like this: all as those of the slowest tier, for which a request waits;
+/// none if nothing is read, as where others have computed them meanwhile.
 fn tokens_of(tokens: usize, reads: ByLevel) -> ByLevel {
-    ByLevel::of(reads.slowest().unwrap_or(Level::Host), tokens)
+    reads.slowest().map_or_else(ByLevel::default, |level| ByLevel::of(level, tokens))
 }
 
 impl Disk {
@@ -247,6 +248,7 @@ mod tests {
             auxiliary: AuxiliaryState::default(),
             latent: false,
             calibration: None,
+            gates: None,
         })
     }
 

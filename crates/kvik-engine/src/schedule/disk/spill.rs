@@ -277,7 +277,7 @@ impl Disk {
         due: usize,
         runner: &dyn Runner,
     ) -> Handed {
-        let ttl_s = ttl_s(source.lifetime);
+        let ttl_s = ttl_s(source.lifetime.ttl);
         let roots = Link { identity: source.roots.identity, content: source.roots.content };
         let rest = source.tokens.chunks(BLOCK_POSITIONS).zip(source.table).skip(spilled.blocks);
         for (tokens, &block) in rest {
@@ -323,7 +323,7 @@ impl Disk {
 
     /// Renews the time to live of spilled blocks while their sequence exists, each time half of it is over.
     fn keep_in_use(&mut self, spilled: &mut Spilled, source: &Source<'_>) {
-        let ttl_s = ttl_s(source.lifetime);
+        let ttl_s = ttl_s(source.lifetime.ttl);
         let due = ttl_s.is_some_and(|ttl_s| source.now_s >= spilled.kept_s + (ttl_s / 2).max(1));
         if due {
             spilled.kept_s = source.now_s;
@@ -374,7 +374,7 @@ impl Disk {
     /// Records a use of a sequence's blocks on disk when it ends.
     fn note_end(&mut self, spilled: &mut Spilled, lifetime: Lifetime, now: Duration) {
         if let Some(end) = spilled.end.filter(|_| !std::mem::replace(&mut spilled.is_noted, true)) {
-            self.touch(&end.identity, ttl_s(lifetime), self.wall_s(now));
+            self.touch(&end.identity, ttl_s(lifetime.ttl), self.wall_s(now));
         }
     }
 
@@ -392,8 +392,8 @@ impl Disk {
 }
 
 /// A time to live in whole seconds; `None` means forever.
-pub(super) fn ttl_s(lifetime: Lifetime) -> Option<u64> {
-    lifetime.ttl.map(|ttl| ttl.as_secs().max(1))
+pub(super) fn ttl_s(ttl: Option<Duration>) -> Option<u64> {
+    ttl.map(|ttl| ttl.as_secs().max(1))
 }
 
 impl Source<'_> {
@@ -409,10 +409,8 @@ impl Source<'_> {
         block: BlockId,
     ) -> Option<Record> {
         let prefix = &self.tokens[..index * BLOCK_POSITIONS + tokens.len()];
-        let others = self.cache.longest_ttl(self.namespace, prefix);
-        let ttl = self.lifetime.ttl.zip(others).map(|(own, other)| own.max(other));
-        let ttl_s = ttl_s(Lifetime { ttl, ..self.lifetime });
-        let expires_s = ttl_s.map_or(0, |ttl_s| self.now_s.saturating_add(ttl_s));
+        let ttl = self.cache.longest_ttl(self.namespace, prefix, self.lifetime.ttl);
+        let expires_s = ttl_s(ttl).map_or(0, |ttl_s| self.now_s.saturating_add(ttl_s));
         Some(Record {
             identity: link.identity,
             parent: before.identity,

@@ -190,7 +190,7 @@ impl Disk {
 
 impl StateWrite {
     fn record(&self, link: Link, tokens: &[Token], now_s: u64) -> Option<Record> {
-        let expires_s = ttl_s(self.lifetime).map_or(0, |ttl_s| now_s.saturating_add(ttl_s));
+        let expires_s = ttl_s(self.lifetime.ttl).map_or(0, |ttl_s| now_s.saturating_add(ttl_s));
         Some(Record {
             identity: link.identity,
             parent: self.before.identity,
