@@ -10,7 +10,7 @@ use kvik_kernels::{BLOCK_POSITIONS, KvFormat, KvLayer, KvLayout, KvValues, SeqKv
 
 use crate::kernel::Access::{Read, Write};
 use crate::kernel::{Constant, Kernel, Piece, piece};
-use crate::{Buffer, Device, DeviceError, Step};
+use crate::{Buffer, Device, DeviceError, Part, Step};
 
 /// Blocks of stored keys and values on a device, addressed by number. The arena knows no owners.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ fn key_pieces(format: KvFormat) -> Option<[Piece; 2]> {
     match format {
         KvFormat::F16 => Some([piece!("kv/read_key_f16"), piece!("kv/write_key_f16")]),
         KvFormat::Q8 => Some([piece!("kv/read_key_q8"), piece!("kv/write_key_q8")]),
-        KvFormat::F32 | KvFormat::Bf16 | KvFormat::Q4 | KvFormat::Q4S => None,
+        _ => None,
     }
 }
 
@@ -83,7 +83,7 @@ fn value_pieces(format: KvFormat) -> Option<[Piece; 2]> {
     match format {
         KvFormat::F16 => Some([piece!("kv/read_value_f16"), piece!("kv/write_value_f16")]),
         KvFormat::Q8 => Some([piece!("kv/read_value_q8"), piece!("kv/write_value_q8")]),
-        KvFormat::F32 | KvFormat::Bf16 | KvFormat::Q4 | KvFormat::Q4S => None,
+        _ => None,
     }
 }
 
@@ -200,7 +200,7 @@ impl DeviceArena {
             (layer.words.raw().clone(), self.number(block) * bytes..(self.number(block) + 1) * bytes)
         };
         let parts: Vec<_> = self.layers.iter().map(part).collect();
-        let parts: Vec<_> = parts.iter().map(|(buffer, part)| (buffer, part.clone())).collect();
+        let parts: Vec<_> = parts.iter().map(|(buffer, part)| Part::new(buffer, part.clone())).collect();
         device.bytes(&parts, |mut rest| {
             // Padding up to pages is zero.
             bytes.fill(0);
@@ -266,8 +266,15 @@ impl DeviceRows {
             RowPlace { table: starts[row.seq as usize], len: row.len }
         };
         let places: Vec<_> = rows.iter().map(place).collect();
-        let rows = device.upload("the rows of a batch", &places)?;
-        Ok(DeviceRows { rows, tables: device.upload("the block tables of a batch", &tables)?, places })
+        let rows = device.upload_for_step("the rows of a batch", &places)?;
+        let tables = device.upload_for_step("the block tables of a batch", &tables)?;
+        Ok(DeviceRows { rows, tables, places })
+    }
+
+    /// Leaves the buffers of a submitted step to later ones.
+    pub fn release(self, device: &Device) {
+        device.reuse(self.rows);
+        device.reuse(self.tables);
     }
 
     /// Number of rows.

@@ -29,6 +29,8 @@ pub(crate) trait F32x16: Copy {
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn load_f16(from: *const u16) -> Self;
     unsafe fn load_bf16(from: *const u16) -> Self;
+    /// [Small floats](crate::small_floats) of 8 bits.
+    unsafe fn load_small(from: *const u8) -> Self;
 
     /// Prefetches the cache line at `at`, which need not be readable, into the second-level cache.
     unsafe fn prefetch(at: *const u8);
@@ -232,6 +234,32 @@ mod tests {
         let mut vectors = std::array::from_fn(|j| unsafe { L::load(row(j).as_ptr()) });
         L::transpose(&mut vectors);
         vectors.map(L::to_array)
+    }
+
+    /// The bits of all small floats.
+    fn small_floats<L: F32x16>() -> Vec<u32> {
+        let stored: Vec<u8> = (0..=u8::MAX).collect();
+        // SAFETY: the caller has seen that the machine has the lanes; 16 bytes each.
+        let lanes =
+            stored.chunks(LANES).flat_map(|stored| unsafe { L::load_small(stored.as_ptr()) }.to_array());
+        lanes.map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn small_floats_are_the_same_in_any_registers() {
+        let expect: Vec<u32> =
+            (0..=u8::MAX).map(|stored| crate::small_floats::widened(stored).to_bits()).collect();
+        assert_eq!(small_floats::<crate::scalar::f32x16::Scalar>(), expect);
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            assert_eq!(small_floats::<crate::x86::f32x16_avx2::Avx2>(), expect);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            assert_eq!(small_floats::<crate::x86::f32x16_avx512::Avx512>(), expect);
+        }
+        #[cfg(target_arch = "aarch64")]
+        assert_eq!(small_floats::<crate::arm::f32x16_neon::Neon>(), expect);
     }
 
     /// Every 1021st float of both signs and all magnitudes, and the special values.

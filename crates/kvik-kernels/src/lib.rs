@@ -26,6 +26,7 @@ mod quant;
 mod recurrence;
 #[cfg_attr(all(not(test), target_arch = "aarch64"), allow(dead_code, reason = "tests there use the rest"))]
 mod scalar;
+mod small_floats;
 mod speed;
 #[cfg(test)]
 mod testing;

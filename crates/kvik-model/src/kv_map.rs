@@ -232,8 +232,8 @@ mod tests {
         let check = |text: &str, expect: KvMapError| assert_eq!(text.parse::<KvMap>(), Err(expect), "{text}");
         let format = |text: &str| KvMapError::Format(text.parse::<KvFormat>().unwrap_err());
         check(" ", KvMapError::Empty);
-        check("q5", format("q5"));
-        check("0-3:f16,4:q5/q8", format("q5"));
+        check("q7", format("q7"));
+        check("0-3:f16,4:q7/q8", format("q7"));
         check("0-3:f16,5-6:q8", KvMapError::Gap { layer: 4 });
         check("1-3:f16", KvMapError::Gap { layer: 0 });
         check("0-3:f16,2-6:q8", KvMapError::Overlap { layer: 2 });

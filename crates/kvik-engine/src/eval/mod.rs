@@ -11,4 +11,5 @@ pub mod sensitivity;
 use kvik_kernels::KvFormat;
 
 /// The formats to choose from, from precise to coarse.
-pub const FORMATS: [KvFormat; 4] = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S];
+pub const FORMATS: [KvFormat; 6] =
+    [KvFormat::F16, KvFormat::Q8, KvFormat::Q6, KvFormat::Q5, KvFormat::Q4, KvFormat::Q3];

@@ -13,11 +13,11 @@ use kvik_testing::{tiny_file, tiny_model};
 
 const WINDOW_TOKENS: usize = 256;
 
-/// The embedded model, and the first windows of its held-out stories.
-fn open() -> (ModelRunner, Windows) {
+/// The embedded model, and the first `windows` of its held-out stories.
+fn open(windows: usize) -> (ModelRunner, Windows) {
     let loaded = LoadedModel::open(&tiny_model()).unwrap();
     let text = std::fs::read_to_string(tiny_file("eval-text.txt")).unwrap();
-    let windows = Windows::new(&loaded.tokenizer, &text, WINDOW_TOKENS, 2).unwrap();
+    let windows = Windows::new(&loaded.tokenizer, &text, WINDOW_TOKENS, windows).unwrap();
     let LoadedModel { config, tensors, .. } = loaded;
     let pool = Pool::new(2);
     let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
@@ -32,14 +32,15 @@ fn bits(config: &ModelConfig, map: &KvMap) -> f64 {
 
 #[test]
 fn coarser_formats_diverge_more_and_f32_not_at_all() {
-    let (mut runner, windows) = open();
+    let (mut runner, windows) = open(2);
     let layouts = KvFormat::ALL.map(|format| ModelRunner::uniform_layout(runner.model().config(), format));
     let mut steps = 0;
     let found = measure(&mut runner, &windows, &layouts, &mut || steps += 1).unwrap();
     assert_eq!(steps, windows.count() * (1 + layouts.len()));
-    let [f32, f16, bf16, q8, q4, q4s] = [0, 1, 2, 3, 4, 5].map(|i: usize| found[i].mean());
+    let [f32, f16, bf16, q8, q6, q5, q4, q3] = std::array::from_fn(|i| found[i].mean());
     assert_eq!(f32, 0.0);
-    assert!(0.0 < f16 && f16 < bf16 && f16 < q8 && q8 < q4 && q4 < q4s, "{found:?}");
+    assert!(0.0 < f16 && f16 < bf16 && f16 < q8, "{found:?}");
+    assert!(q8 < q6 && q6 < q5 && q5 < q4 && q4 < q3, "{found:?}");
     assert!(found.iter().all(|divergence| divergence.positions() == 2 * WINDOW_TOKENS));
     let distances: Vec<usize> = found[1].by_distance().iter().map(|(distance, _)| *distance).collect();
     assert_eq!(distances, [1, 2, 4, 8, 16, 32, 64, 128, 256]);
@@ -47,15 +48,15 @@ fn coarser_formats_diverge_more_and_f32_not_at_all() {
 
 #[test]
 fn what_is_chosen_fits_and_loses_less_with_more_bits() {
-    let (mut runner, windows) = open();
+    let (mut runner, windows) = open(1);
     let mut steps = 0;
     let sensitivity = Sensitivity::measure(&mut runner, &windows, &mut || steps += 1).unwrap();
     let config = runner.model().config().clone();
     assert_eq!(steps, windows.count() * Sensitivity::computations(&config));
-    assert_eq!(sensitivity.positions, 2 * WINDOW_TOKENS);
+    assert_eq!(sensitivity.positions, WINDOW_TOKENS);
 
     let mut before = f64::INFINITY;
-    for asked in [4.25, 4.5, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0] {
+    for asked in [3.125, 3.5, 4.5, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0] {
         let choice = choose(&config, &sensitivity, asked).unwrap();
         assert!(bits(&config, &choice.map) <= asked, "{asked}: {}", choice.map);
         assert!(choice.expected <= before, "{asked}: {}", choice.map);
@@ -66,11 +67,11 @@ fn what_is_chosen_fits_and_loses_less_with_more_bits() {
         [KvFormat::F16.into(); 6]
     );
     assert_eq!(
-        choose(&config, &sensitivity, 4.25).unwrap().map.layers(6).unwrap(),
-        [KvFormat::Q4S.into(); 6]
+        choose(&config, &sensitivity, 3.125).unwrap().map.layers(6).unwrap(),
+        [KvFormat::Q3.into(); 6]
     );
-    let too_few = ChoiceError::TooFewBits { asked: 4.0, coarsest: KvFormat::Q4S, least: 4.25 };
-    assert_eq!(choose(&config, &sensitivity, 4.0), Err(too_few));
+    let too_few = ChoiceError::TooFewBits { asked: 3.0, coarsest: KvFormat::Q3, least: 3.125 };
+    assert_eq!(choose(&config, &sensitivity, 3.0), Err(too_few));
     let other = ModelConfig { layers: 7, ..config };
     assert_eq!(choose(&other, &sensitivity, 5.0), Err(ChoiceError::OtherLayers { measured: 6, model: 7 }));
 }

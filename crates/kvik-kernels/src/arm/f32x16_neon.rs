@@ -4,6 +4,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use crate::f32x16::F32x16;
+use crate::small_floats::{SMALL_BASE, SMALL_NAN, SMALL_SHIFT};
 
 /// Every aarch64 machine has NEON.
 #[derive(Clone, Copy)]
@@ -54,6 +55,19 @@ impl F32x16 for Neon {
     unsafe fn load_bf16(from: *const u16) -> Neon {
         // SAFETY: as above; 16 elements are readable.
         Neon::each(|i| unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from.add(4 * i)))) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_small(from: *const u8) -> Neon {
+        // SAFETY: as above; 16 bytes are readable.
+        Neon::each(|i| unsafe {
+            let stored = vld1q_u32([0, 1, 2, 3].map(|lane| u32::from(*from.add(4 * i + lane))).as_ptr());
+            let base = vdupq_n_u32(SMALL_BASE);
+            let bits = vaddq_u32(vshlq_n_u32::<{ SMALL_SHIFT as i32 }>(stored), base);
+            let bits = vandq_u32(bits, vtstq_u32(stored, stored));
+            let is_nan = vceqq_u32(stored, vdupq_n_u32(SMALL_NAN.into()));
+            vreinterpretq_f32_u32(vbslq_u32(is_nan, vdupq_n_u32(f32::NAN.to_bits()), bits))
+        })
     }
 
     #[inline(always)]

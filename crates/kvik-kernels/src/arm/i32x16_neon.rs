@@ -65,13 +65,43 @@ impl I32x16 for NeonSums {
     }
 
     #[inline(always)]
-    fn nibbles([low, high]: Self::Word, i: usize) -> NeonPairs {
+    unsafe fn load_halves(from: *const u8, shift: usize) -> Self::Word {
+        // SAFETY: as above; 32 bytes are readable.
+        unsafe {
+            let halves = [vld1q_u16(from.cast()), vld1q_u16(from.add(16).cast())];
+            let shift = vdupq_n_s16(shift as i16);
+            let lower = halves.map(|half| vshlq_u16(vandq_u16(half, vdupq_n_u16(0xff)), shift));
+            [lower, halves.map(|half| vshlq_u16(vshrq_n_u16::<8>(half), shift))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_quarters(from: *const u8, shift: usize) -> Self::Word {
+        // SAFETY: as above; 16 bytes are readable.
+        unsafe {
+            let bytes = [vmovl_u8(vld1_u8(from)), vmovl_u8(vld1_u8(from.add(8)))];
+            let shift = vdupq_n_s16(shift as i16);
+            let lower = bytes.map(|byte| vshlq_u16(vandq_u16(byte, vdupq_n_u16(15)), shift));
+            [lower, bytes.map(|byte| vshlq_u16(vshrq_n_u16::<4>(byte), shift))]
+        }
+    }
+
+    #[inline(always)]
+    fn fields([low, high]: Self::Word, shift: usize, mask: i16) -> NeonPairs {
         // SAFETY: the machine has NEON.
-        let four = |bits: uint16x8_t| unsafe {
-            let shifted = vshlq_u16(bits, vdupq_n_s16(-4 * i as i16));
-            vreinterpretq_s16_u16(vandq_u16(shifted, vdupq_n_u16(15)))
+        let field = |bits: uint16x8_t| unsafe {
+            let shifted = vshlq_u16(bits, vdupq_n_s16(-(shift as i16)));
+            vandq_s16(vreinterpretq_s16_u16(shifted), vdupq_n_s16(mask))
         };
-        NeonPairs { first: low.map(four), second: high.map(four) }
+        NeonPairs { first: low.map(field), second: high.map(field) }
+    }
+
+    #[inline(always)]
+    fn join(a: NeonPairs, b: NeonPairs) -> NeonPairs {
+        // SAFETY: the machine has NEON.
+        let both =
+            |a: [int16x8_t; 2], b: [int16x8_t; 2]| unsafe { [vorrq_s16(a[0], b[0]), vorrq_s16(a[1], b[1])] };
+        NeonPairs { first: both(a.first, b.first), second: both(a.second, b.second) }
     }
 
     #[inline(always)]

@@ -195,8 +195,10 @@ fn tolerance(format: KvFormat) -> f32 {
         KvFormat::F32 => 1e-5,
         KvFormat::F16 => 2e-3,
         KvFormat::Bf16 | KvFormat::Q8 => 4e-2,
-        KvFormat::Q4 => 0.6,
-        KvFormat::Q4S => 0.8,
+        KvFormat::Q6 => 0.2,
+        KvFormat::Q5 => 0.4,
+        KvFormat::Q4 => 0.8,
+        KvFormat::Q3 => 1.5,
     }
 }
 
@@ -245,7 +247,7 @@ const TINY: [f32; 16] = [
 fn tiny_numbers_are_nothing(isa: Isa) {
     let rows = [(0, 40), (1, 17)].map(|(seq, len)| SeqRow { seq, len });
     let (heads, kv_heads, head_dim) = (2, 1, 40);
-    for format in [KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S] {
+    for format in [KvFormat::Q8, KvFormat::Q6, KvFormat::Q5, KvFormat::Q4, KvFormat::Q3] {
         let layer = KvLayer::full(kv_heads, head_dim, format, format);
         for tiny in TINY {
             for [q_factor, k_factor, v_factor] in
@@ -274,7 +276,7 @@ crate::testing::for_each_isa!(tiny_numbers: super::tiny_numbers_are_nothing);
 
 /// Infinity and NaN propagate, in all variants, and are never a quantised value out of range.
 fn what_is_not_a_number_is_never_quantised_out_of_range(isa: Isa) {
-    for format in [KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S] {
+    for format in [KvFormat::Q8, KvFormat::Q6, KvFormat::Q5, KvFormat::Q4, KvFormat::Q3] {
         let layer = KvLayer::full(1, 32, format, format);
         for wrong in [f32::INFINITY, f32::NAN] {
             let mut store = Store::new(layer, &[20], 0, 5);

@@ -14,16 +14,28 @@ pub enum KvFormat {
     Bf16,
     /// Signed 8-bit integers with one scale per head vector, of vectors rotated by a Hadamard matrix.
     Q8,
-    /// 4-bit integers with a scale and a minimum per 32 dimensions, of rotated vectors.
+    /// 6-bit integers with one scale of 8 bits per head vector, of rotated vectors.
+    Q6,
+    /// As [`KvFormat::Q6`], with 5 bits.
+    Q5,
+    /// As [`KvFormat::Q6`], with 4 bits.
     Q4,
-    /// Signed 4-bit integers with one scale per head vector, of rotated vectors.
-    Q4S,
+    /// As [`KvFormat::Q6`], with 3 bits.
+    Q3,
 }
 
 impl KvFormat {
     /// All formats, from precise to coarse.
-    pub const ALL: [KvFormat; 6] =
-        [KvFormat::F32, KvFormat::F16, KvFormat::Bf16, KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S];
+    pub const ALL: [KvFormat; 8] = [
+        KvFormat::F32,
+        KvFormat::F16,
+        KvFormat::Bf16,
+        KvFormat::Q8,
+        KvFormat::Q6,
+        KvFormat::Q5,
+        KvFormat::Q4,
+        KvFormat::Q3,
+    ];
 
     /// The name used on the command line and in a cache's namespace.
     pub fn name(self) -> &'static str {
@@ -32,8 +44,10 @@ impl KvFormat {
             KvFormat::F16 => "f16",
             KvFormat::Bf16 => "bf16",
             KvFormat::Q8 => "q8",
+            KvFormat::Q6 => "q6",
+            KvFormat::Q5 => "q5",
             KvFormat::Q4 => "q4",
-            KvFormat::Q4S => "q4s",
+            KvFormat::Q3 => "q3",
         }
     }
 }
@@ -46,15 +60,25 @@ impl fmt::Display for KvFormat {
 
 /// The error for a name that is not a KV format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown KV format {0:?}: use one of f32, f16, bf16, q8, q4, q4s")]
-pub struct UnknownKvFormat(String);
+#[error("unknown KV format {name:?}: use one of f32, f16, bf16, q8, q6, q5, q4, q3{}", successor(name))]
+pub struct UnknownKvFormat {
+    name: String,
+}
+
+/// The format to use in place of one that earlier versions had.
+fn successor(name: &str) -> &'static str {
+    match name {
+        "q4s" => "; q4 has replaced q4s, with fewer bits and less loss",
+        _ => "",
+    }
+}
 
 impl FromStr for KvFormat {
     type Err = UnknownKvFormat;
 
     fn from_str(name: &str) -> Result<KvFormat, UnknownKvFormat> {
         let found = KvFormat::ALL.into_iter().find(|format| format.name() == name);
-        found.ok_or_else(|| UnknownKvFormat(name.to_owned()))
+        found.ok_or_else(|| UnknownKvFormat { name: name.to_owned() })
     }
 }
 
@@ -112,9 +136,17 @@ mod tests {
         for format in KvFormat::ALL {
             assert_eq!(format.name().parse(), Ok(format));
         }
-        let error = "q5".parse::<KvFormat>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown KV format \"q5\": use one of f32, f16, bf16, q8, q4, q4s");
+        let check = |name: &str, expect: &str| {
+            assert_eq!(name.parse::<KvFormat>().unwrap_err().to_string(), expect);
+        };
+        check("q7", "unknown KV format \"q7\": use one of f32, f16, bf16, q8, q6, q5, q4, q3");
+        check(
+            "q4s",
+            "unknown KV format \"q4s\": use one of f32, f16, bf16, q8, q6, q5, q4, q3; q4 has replaced q4s, with \
+             fewer bits and less loss",
+        );
     }
+
     #[test]
     fn names_of_two_formats_are_read_back() {
         for (k, v) in KvFormat::ALL.into_iter().flat_map(|k| KvFormat::ALL.map(|v| (k, v))) {

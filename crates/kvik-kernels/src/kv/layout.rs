@@ -11,7 +11,7 @@ use crate::f32x16::LANES;
 /// Version of the meaning of a block's bytes: blocks stored by an older version are not read by a newer one. Must
 /// be incremented with every change of a format, of a rotation, of the order of tiles, and of the order of any
 /// sum that keys and values are computed from.
-pub const KV_LAYOUT_VERSION: u32 = 5;
+pub const KV_LAYOUT_VERSION: u32 = 6;
 
 /// The positions of a sequence that a layer attends to. Layers without attention are not in a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -382,7 +382,7 @@ mod tests {
             for head in 0..layer.kv_heads {
                 let HeadTiles { key, value, .. } = layout.tiles(layout.head(index, head));
                 assert_eq!(key.start, end);
-                assert_eq!((key.start % 32, value.start % 32), (0, 0), "{layout:?}");
+                assert_eq!((key.start % 16, value.start % 16), (0, 0), "{layout:?}");
                 assert_eq!(key.len(), key_bytes(layer.k, layer.key_dim));
                 match layer.values {
                     KvValues::Stored => {
@@ -444,8 +444,10 @@ mod tests {
         check(KvFormat::F16, 2 * 28 * 8 * 128 * 2);
         check(KvFormat::Bf16, 2 * 28 * 8 * 128 * 2);
         check(KvFormat::Q8, 2 * 28 * 8 * (128 + 4));
-        check(KvFormat::Q4, 2 * 28 * 8 * (64 + 4 * 4));
-        check(KvFormat::Q4S, 2 * 28 * 8 * (64 + 2));
+        check(KvFormat::Q6, 2 * 28 * 8 * (96 + 1));
+        check(KvFormat::Q5, 2 * 28 * 8 * (80 + 1));
+        check(KvFormat::Q4, 2 * 28 * 8 * (64 + 1));
+        check(KvFormat::Q3, 2 * 28 * 8 * (48 + 1));
     }
 
     /// DeepSeek V2-Lite and V3: 512 elements of a latent and 64 of the rotated key, once.
@@ -463,8 +465,10 @@ mod tests {
         check(KvFormat::Bf16, 576 * 2);
         // The latent and the rotated part have separate scales.
         check(KvFormat::Q8, 576 + 2 * 4);
-        check(KvFormat::Q4, 288 + 18 * 4);
-        check(KvFormat::Q4S, 288 + 2 * 2);
+        check(KvFormat::Q6, 432 + 2);
+        check(KvFormat::Q5, 360 + 2);
+        check(KvFormat::Q4, 288 + 2);
+        check(KvFormat::Q3, 216 + 2);
     }
 
     /// Elements that were rotated together are rotated back together.
@@ -475,7 +479,7 @@ mod tests {
         assert_eq!(lanes(160, 100, KvFormat::Q8), 128);
         assert_eq!(lanes(160, 100, KvFormat::F16), 112);
         assert_eq!(lanes(256, 129, KvFormat::Q4), 256);
-        assert_eq!(lanes(36, 33, KvFormat::Q4S), 48);
+        assert_eq!(lanes(36, 33, KvFormat::Q3), 48);
     }
 
     #[test]
@@ -487,14 +491,14 @@ mod tests {
     /// Short heads take more bits: fewer elements share a scale, and values are padded to 16 dimensions.
     #[test]
     fn bits_are_those_of_numbers_scales_and_padding() {
-        let check = |head_dim, expect: [f64; 6]| {
+        let check = |head_dim, expect: [f64; 8]| {
             let bits =
                 |format| KvLayout::uniform(2, KvLayer::full(3, head_dim, format, format)).bits_per_number();
             assert_eq!(KvFormat::ALL.map(bits), expect, "{head_dim}");
         };
-        check(128, [32.0, 16.0, 16.0, 8.25, 5.0, 4.125]);
-        check(64, [32.0, 16.0, 16.0, 8.5, 5.0, 4.25]);
-        check(8, [48.0, 24.0, 24.0, 16.0, 10.0, 8.0]);
+        check(128, [32.0, 16.0, 16.0, 8.25, 6.0625, 5.0625, 4.0625, 3.0625]);
+        check(64, [32.0, 16.0, 16.0, 8.5, 6.125, 5.125, 4.125, 3.125]);
+        check(8, [48.0, 24.0, 24.0, 16.0, 10.0, 8.5, 7.0, 5.5]);
     }
 
     /// The names of uniform layouts are part of the identity of every cache on disk.

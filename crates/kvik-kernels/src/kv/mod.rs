@@ -4,11 +4,13 @@ use std::mem::MaybeUninit;
 
 mod arena;
 mod compact;
+pub(crate) mod few_bits;
 mod format;
 mod layout;
 pub(crate) mod quantised;
 pub(crate) mod read;
 pub(crate) mod rotate;
+pub(crate) mod scale;
 pub(crate) mod sequence;
 pub(crate) mod tile;
 pub(crate) mod tiles;

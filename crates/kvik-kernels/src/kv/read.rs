@@ -384,13 +384,16 @@ mod tests {
             KvFormat::F32 => prop_assert!(exact(|x| x)),
             KvFormat::F16 => prop_assert!(exact(|x| half::f16::from_f32(x).to_f32())),
             KvFormat::Bf16 => prop_assert!(exact(|x| half::bf16::from_f32(x).to_f32())),
-            KvFormat::Q8 | KvFormat::Q4 | KvFormat::Q4S => {
-                // Half a step for each element of the rotated vector, which has the same norm as the vector.
+            KvFormat::Q8 | KvFormat::Q6 | KvFormat::Q5 | KvFormat::Q4 | KvFormat::Q3 => {
+                // Half a step for each element of the rotated vector, which has the same norm as the vector. The
+                // steps of few bits are up to an eighth longer than needed, and never worse in sum.
                 let length = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>().sqrt();
                 let steps = match format {
                     KvFormat::Q8 => 127.0,
-                    KvFormat::Q4 => 7.5,
-                    _ => 7.0,
+                    KvFormat::Q6 => 32.0 / 1.125,
+                    KvFormat::Q5 => 16.0 / 1.125,
+                    KvFormat::Q4 => 8.0 / 1.125,
+                    _ => 4.0 / 1.125,
                 };
                 let bound = length(&mut stored.iter().copied()) * (stored.len() as f32).sqrt() / steps;
                 let distance = length(&mut stored.iter().zip(read).map(|(a, b)| a - b));

@@ -29,12 +29,20 @@ macro_rules! with_tile {
                 type $quantised = $crate::kv::quantised::Q8;
                 $values
             }
-            $crate::kv::KvFormat::Q4 => {
-                type $quantised = $crate::kv::quantised::Q4;
+            $crate::kv::KvFormat::Q6 => {
+                type $quantised = $crate::kv::few_bits::Q6;
                 $values
             }
-            $crate::kv::KvFormat::Q4S => {
-                type $quantised = $crate::kv::quantised::Q4S;
+            $crate::kv::KvFormat::Q5 => {
+                type $quantised = $crate::kv::few_bits::Q5;
+                $values
+            }
+            $crate::kv::KvFormat::Q4 => {
+                type $quantised = $crate::kv::few_bits::Q4;
+                $values
+            }
+            $crate::kv::KvFormat::Q3 => {
+                type $quantised = $crate::kv::few_bits::Q3;
                 $values
             }
         }

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use crate::f32x16::{F32x16, LANES};
+use crate::small_floats::widened;
 
 /// Sixteen values, computed one after the other.
 #[derive(Clone, Copy)]
@@ -44,6 +45,11 @@ impl F32x16 for Scalar {
     unsafe fn load_bf16(from: *const u16) -> Scalar {
         // SAFETY: the caller's promise.
         unsafe { Scalar::convert(from, |bits| bf16::from_bits(bits).to_f32()) }
+    }
+
+    unsafe fn load_small(from: *const u8) -> Scalar {
+        // SAFETY: the caller's promise.
+        unsafe { Scalar::convert(from, widened) }
     }
 
     unsafe fn prefetch(_at: *const u8) {}

@@ -39,8 +39,24 @@ impl I32x16 for ScalarSums {
         unsafe { from.cast::<[[u8; 4]; LANES]>().read_unaligned() }.map(u32::from_le_bytes)
     }
 
-    fn nibbles(word: Self::Word, i: usize) -> Self::Pairs {
-        word.map(|word| ((word >> (4 * i) & 15) as i16, (word >> (16 + 4 * i) & 15) as i16))
+    unsafe fn load_halves(from: *const u8, shift: usize) -> Self::Word {
+        // SAFETY: the caller's promise.
+        let halves = unsafe { from.cast::<[[u8; 2]; LANES]>().read_unaligned() };
+        halves.map(|[lower, upper]| u32::from(lower) << shift | u32::from(upper) << (16 + shift))
+    }
+
+    unsafe fn load_quarters(from: *const u8, shift: usize) -> Self::Word {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { from.cast::<[u8; LANES]>().read_unaligned() };
+        bytes.map(|byte| u32::from(byte & 15) << shift | u32::from(byte >> 4) << (16 + shift))
+    }
+
+    fn fields(word: Self::Word, shift: usize, mask: i16) -> Self::Pairs {
+        word.map(|word| ((word as u16 >> shift) as i16 & mask, ((word >> 16) as u16 >> shift) as i16 & mask))
+    }
+
+    fn join(a: Self::Pairs, b: Self::Pairs) -> Self::Pairs {
+        std::array::from_fn(|i| (a[i].0 | b[i].0, a[i].1 | b[i].1))
     }
 
     unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize) {

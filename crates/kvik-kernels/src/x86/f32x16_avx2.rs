@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::f32x16::{F32x16, LANES};
+use crate::small_floats::{SMALL_BASE, SMALL_NAN, SMALL_SHIFT};
 
 /// Exists only on machines with AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -30,6 +31,24 @@ impl Avx2 {
     fn less(a: __m256, b: __m256) -> __m256 {
         // SAFETY: the machine has AVX2.
         unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(a, b) }
+    }
+}
+
+/// Eight small floats at `from`.
+///
+/// # Safety
+/// They are readable, and the machine has AVX2.
+#[inline(always)]
+unsafe fn small(from: *const u8) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let stored = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
+        let base = _mm256_set1_epi32(SMALL_BASE as i32);
+        let bits = _mm256_add_epi32(_mm256_slli_epi32::<{ SMALL_SHIFT as i32 }>(stored), base);
+        let is_zero = _mm256_cmpeq_epi32(stored, _mm256_setzero_si256());
+        let is_nan = _mm256_cmpeq_epi32(stored, _mm256_set1_epi32(SMALL_NAN.into()));
+        let nan = _mm256_and_si256(is_nan, _mm256_set1_epi32(f32::NAN.to_bits() as i32));
+        _mm256_castsi256_ps(_mm256_or_si256(_mm256_andnot_si256(_mm256_or_si256(is_zero, is_nan), bits), nan))
     }
 }
 
@@ -68,6 +87,12 @@ impl F32x16 for Avx2 {
             let low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low));
             Avx2(low, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_small(from: *const u8) -> Avx2 {
+        // SAFETY: as above; 16 bytes are readable.
+        unsafe { Avx2(small(from), small(from.add(8))) }
     }
 
     #[inline(always)]

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::f32x16::{BfloatLanes, F32x16, LANES};
+use crate::small_floats::{SMALL_BASE, SMALL_NAN, SMALL_SHIFT};
 
 /// Exists only on machines with AVX-512 F.
 #[derive(Clone, Copy)]
@@ -50,6 +51,20 @@ impl F32x16 for Avx512 {
         unsafe {
             let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
             Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_small(from: *const u8) -> Avx512 {
+        // SAFETY: as above; 16 bytes are readable.
+        unsafe {
+            let stored = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            let base = _mm512_set1_epi32(SMALL_BASE as i32);
+            let shifted = _mm512_slli_epi32::<{ SMALL_SHIFT }>(stored);
+            let bits = _mm512_maskz_add_epi32(_mm512_test_epi32_mask(stored, stored), shifted, base);
+            let is_nan = _mm512_cmpeq_epi32_mask(stored, _mm512_set1_epi32(SMALL_NAN.into()));
+            let nan = _mm512_set1_epi32(f32::NAN.to_bits() as i32);
+            Avx512(_mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, is_nan, nan)))
         }
     }
 

@@ -56,6 +56,21 @@ pub(super) unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize) {
     }
 }
 
+/// The lower `width` bits of each lane in its lower half, and the next in its upper half, at `shift` in both.
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn spread(lanes: __m256i, width: usize, shift: usize) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let lower = _mm256_sll_epi32(lanes, _mm_cvtsi32_si128(shift as i32));
+        let upper = _mm256_sll_epi32(lanes, _mm_cvtsi32_si128((16 - width + shift) as i32));
+        let mask = _mm256_set1_epi16((((1 << width) - 1) << shift) as i16);
+        _mm256_and_si256(_mm256_blend_epi16::<0xaa>(lower, upper), mask)
+    }
+}
+
 // Every intrinsic below belongs to AVX2, which the machine has: see the contract of `I32x16`.
 impl<const VNNI: bool> I32x16 for Avx2Sums<VNNI> {
     type Floats = Avx2;
@@ -98,13 +113,39 @@ impl<const VNNI: bool> I32x16 for Avx2Sums<VNNI> {
     }
 
     #[inline(always)]
-    fn nibbles(word: Self::Word, i: usize) -> Self::Pairs {
+    unsafe fn load_halves(from: *const u8, shift: usize) -> Self::Word {
+        // SAFETY: as above; 32 bytes are readable.
+        unsafe {
+            let (low, high) = (_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast()));
+            let (low, high) = (_mm256_cvtepu16_epi32(low), _mm256_cvtepu16_epi32(high));
+            (spread(low, 8, shift), spread(high, 8, shift))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_quarters(from: *const u8, shift: usize) -> Self::Word {
+        // SAFETY: as above; 16 bytes are readable.
+        unsafe {
+            let (low, high) = (_mm_loadl_epi64(from.cast()), _mm_loadl_epi64(from.add(8).cast()));
+            let (low, high) = (_mm256_cvtepu8_epi32(low), _mm256_cvtepu8_epi32(high));
+            (spread(low, 4, shift), spread(high, 4, shift))
+        }
+    }
+
+    #[inline(always)]
+    fn fields(word: Self::Word, shift: usize, mask: i16) -> Self::Pairs {
         // SAFETY: the machine has AVX2.
         unsafe {
-            let (mask, shift) = (_mm256_set1_epi16(15), _mm_cvtsi32_si128(4 * i as i32));
+            let (mask, shift) = (_mm256_set1_epi16(mask), _mm_cvtsi32_si128(shift as i32));
             let low = _mm256_and_si256(_mm256_srl_epi16(word.0, shift), mask);
             (low, _mm256_and_si256(_mm256_srl_epi16(word.1, shift), mask))
         }
+    }
+
+    #[inline(always)]
+    fn join(a: Self::Pairs, b: Self::Pairs) -> Self::Pairs {
+        // SAFETY: the machine has AVX2.
+        unsafe { (_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1)) }
     }
 
     #[inline(always)]

@@ -10,6 +10,22 @@ use crate::i32x16::I32x16;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Sums(__m512i);
 
+/// The lower `width` bits of each lane in its lower half, and the next in its upper half, at `shift` in both.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[inline(always)]
+unsafe fn spread(lanes: __m512i, width: usize, shift: usize) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let lower = _mm512_sll_epi32(lanes, _mm_cvtsi32_si128(shift as i32));
+        let upper = _mm512_sll_epi32(lanes, _mm_cvtsi32_si128((16 - width + shift) as i32));
+        let mask = ((1 << width) - 1) << shift;
+        let lower = _mm512_and_si512(lower, _mm512_set1_epi32(mask));
+        _mm512_or_si512(lower, _mm512_and_si512(upper, _mm512_set1_epi32(mask << 16)))
+    }
+}
+
 // Every intrinsic below belongs to AVX-512 F, BW or VNNI, which the machine has: see the contract of `I32x16`.
 impl I32x16 for Avx512Sums {
     type Floats = Avx512;
@@ -47,12 +63,30 @@ impl I32x16 for Avx512Sums {
     }
 
     #[inline(always)]
-    fn nibbles(word: __m512i, i: usize) -> __m512i {
+    unsafe fn load_halves(from: *const u8, shift: usize) -> __m512i {
+        // SAFETY: as above; 32 bytes are readable.
+        unsafe { spread(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())), 8, shift) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_quarters(from: *const u8, shift: usize) -> __m512i {
+        // SAFETY: as above; 16 bytes are readable.
+        unsafe { spread(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())), 4, shift) }
+    }
+
+    #[inline(always)]
+    fn fields(word: __m512i, shift: usize, mask: i16) -> __m512i {
         // SAFETY: the machine has AVX-512 BW.
         unsafe {
-            let shifted = _mm512_srl_epi16(word, _mm_cvtsi32_si128(4 * i as i32));
-            _mm512_and_si512(shifted, _mm512_set1_epi16(15))
+            let shifted = _mm512_srl_epi16(word, _mm_cvtsi32_si128(shift as i32));
+            _mm512_and_si512(shifted, _mm512_set1_epi16(mask))
         }
+    }
+
+    #[inline(always)]
+    fn join(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the machine has AVX-512.
+        unsafe { _mm512_or_si512(a, b) }
     }
 
     #[inline(always)]

@@ -63,8 +63,8 @@ mod tests {
     fn what_is_kept_is_what_was_measured() {
         let sensitivity = Sensitivity {
             positions: 7,
-            keys: vec![[0.0, 1e-9, 0.25, 0.5]; 3],
-            values: vec![[0.0, 0.0, 1e-7, 2.0]; 3],
+            keys: vec![[0.0, 1e-9, 0.125, 0.25, 0.5, 1.0]; 3],
+            values: vec![[0.0, 0.0, 1e-7, 0.5, 1.0, 2.0]; 3],
         };
         let kept = MeasuredSensitivity::new(&sensitivity, 512);
         let text = serde_json::to_string(&kept).unwrap();
@@ -81,6 +81,6 @@ mod tests {
         check(&|kept| kept.values[0][0] = f64::NAN);
         check(&|kept| kept.values[2].push(0.0));
         check(&|kept| drop(kept.keys.pop()));
-        check(&|kept| (kept.keys, kept.values) = (vec![vec![0.0; 4]; 5000], vec![vec![0.0; 4]; 5000]));
+        check(&|kept| (kept.keys, kept.values) = (vec![vec![0.0; 6]; 5000], vec![vec![0.0; 6]; 5000]));
     }
 }

@@ -16,8 +16,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The formats of keys and values in the cache.
 #[derive(Debug, Clone, Default, Args)]
 pub struct KvArgs {
-    /// Format of keys and values in the cache: f32, f16, bf16, q8, q4 or q4s; keys/values, as q8/q4; by layer,
-    /// as 0-3:f16,4-27:q8/q4; or auto:5.0, the best within 5 bits a number, chosen by what `kvik eval
+    /// Format of keys and values in the cache: f32, f16, bf16, q8, q6, q5, q4 or q3; keys/values, as q5/q4; by layer,
+    /// as 0-3:f16,4-27:q5/q4; or auto:5.0, the best within 5 bits a number, chosen by what `kvik eval
     /// --sensitivity` measured for this model [default: f16]
     #[arg(long, value_name = "FORMAT")]
     kv: Option<KvChoice>,
@@ -156,7 +156,7 @@ mod tests {
             }
         };
         let file = path.to_str().unwrap();
-        check(&["--kv", "q5"], &["--kv", "q5", "f16"]);
+        check(&["--kv", "q7"], &["--kv", "q7", "f16"]);
         check(&["--kv", "0-3:f16,2:q8"], &["--kv", "layer 2"]);
         check(&["--kv-map", file], &["--kv-map", file, "layer 2 is missing"]);
         check(&["--kv-map", "/nowhere/map"], &["--kv-map", "/nowhere/map"]);

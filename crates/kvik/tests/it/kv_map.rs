@@ -50,8 +50,8 @@ fn auto_needs_a_measurement_and_fits_the_bits_asked_for() {
         entry["bytes_per_token"].as_u64().unwrap()
     };
     let auto = all.last().unwrap()["kv"].as_str().unwrap();
-    assert!(bytes("q4s") < bytes(auto) && bytes(auto) <= bytes("q4"), "{all:?}");
-    says(formats(state, "auto:4.0"), &["--kv auto:4", "too few", "q4s", "4.25"]);
+    assert!(bytes("q4") < bytes(auto) && bytes(auto) <= bytes("q5"), "{all:?}");
+    says(formats(state, "auto:3.0"), &["--kv auto:3", "too few", "q3", "3.125"]);
 
     let file = fs::read_dir(state.join("measured")).unwrap().next().unwrap().unwrap().path();
     fs::write(&file, &fs::read(&file).unwrap()[..200]).unwrap();
@@ -85,6 +85,7 @@ fn a_map_for_other_layers_names_its_flag_and_the_layers() {
         says(kvik(state.path(), &flags), &["--kv-map", "layers 0-27", "layers 0-5"]);
     }
     says(formats(state.path(), "0-3:f16,3-5:q8"), &["--kv", "layer 3", "twice"]);
-    let own = formats(state.path(), "0-2:q8,3-5:q4s/q4").unwrap();
-    assert_eq!(own.last().unwrap()["kv"], "0-2:q8,3-5:q4s/q4");
+    let own = formats(state.path(), "0-2:q8,3-5:q5/q4").unwrap();
+    assert_eq!(own.last().unwrap()["kv"], "0-2:q8,3-5:q5/q4");
+    says(formats(state.path(), "q4s"), &["q4s", "q4 has replaced q4s"]);
 }

@@ -163,7 +163,7 @@ proptest! {
 #[test]
 fn the_longest_heads_of_the_largest_numbers_do_not_overflow() {
     for (key_dim, value_dim) in [(512, 512), (576, 576), (576, 512)] {
-        for format in [KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S] {
+        for format in [KvFormat::Q8, KvFormat::Q6, KvFormat::Q5, KvFormat::Q4, KvFormat::Q3] {
             let layer = KvLayer { value_dim, ..KvLayer::full(1, key_dim, format, format) };
             let mut store = Store::new(layer, &[300], 0, 1);
             // The rotation gives all dimensions of a piece the same value.
@@ -180,10 +180,19 @@ fn the_longest_heads_of_the_largest_numbers_do_not_overflow() {
             (store.k, store.v) = (vec![k], vec![v]);
             let (rows, q) = ([SeqRow { seq: 0, len: 300 }], spikes(key_dim));
             let expect = store.naive(1, &rows, &q);
+            // The largest element after rotating back is 8. Few bits have no value for a number alone, only one within
+            // half a step of it.
+            let bound = match format {
+                KvFormat::Q6 => 8.0 / 64.0,
+                KvFormat::Q5 => 8.0 / 32.0,
+                KvFormat::Q4 => 8.0 / 16.0,
+                KvFormat::Q3 => 8.0 / 8.0,
+                _ => 0.05,
+            };
             for isa in crate::testing::isas() {
                 let out = store.attend(isa, 1, 1, &rows, &q);
                 let worst = out.iter().zip(&expect).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                assert!(worst < 0.05, "{format} {key_dim} {isa:?}: {worst}");
+                assert!(worst < bound, "{format} {key_dim} {isa:?}: {worst}");
             }
         }
     }

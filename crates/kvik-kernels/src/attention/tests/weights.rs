@@ -92,7 +92,10 @@ proptest! {
             KvFormat::F32 => 1e-5,
             KvFormat::F16 => 4e-3,
             KvFormat::Bf16 | KvFormat::Q8 => 4e-2,
-            KvFormat::Q4 | KvFormat::Q4S => 0.4,
+            KvFormat::Q6 => 0.1,
+            KvFormat::Q5 => 0.2,
+            KvFormat::Q4 => 0.4,
+            KvFormat::Q3 => 0.7,
         };
         for index in watched.iter().copied() {
             for head in 0..heads {

@@ -346,7 +346,7 @@ async fn after_a_restart_the_disk_is_named() {
 
 #[tokio::test]
 async fn a_kv_map_finds_its_own_blocks_after_a_restart_and_no_others() {
-    check_restart("0-2:f16/q8,3-5:f32/q4s", "0-1:f16/q8,2-5:f32/q4s").await;
+    check_restart("0-2:f16/q8,3-5:f32/q5", "0-1:f16/q8,2-5:f32/q5").await;
 }
 
 /// Checks that blocks in the format `kv` are found again on disk, and are not used for the format `other`.
