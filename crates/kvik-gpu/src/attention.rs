@@ -5,7 +5,7 @@
 //! work group of its own and the results are merged, to the same bits; the choice depends on the number of units.
 
 use bytemuck::{Pod, Zeroable};
-use kvik_kernels::{KvKind, KvLayer};
+use kvik_kernels::{BLOCK_POSITIONS, KvKind, KvLayer};
 
 use crate::kernel::Access::{self, Read, Write};
 use crate::kernel::{Constant, Kernel, Piece, piece};
@@ -48,6 +48,8 @@ pub struct AttentionPlan {
     units: Buffer<Unit>,
     /// Pairs of unit and split.
     parts: Buffer<[u32; 2]>,
+    /// Positions whose keys and values are read, and the least: each sequence's once.
+    positions: [u64; 2],
 }
 
 /// A buffer for the results of splits, which grows on demand.
@@ -108,8 +110,16 @@ impl AttentionPlan {
             (unit.first_split..unit.first_split + unit.splits).map(move |split| [number, split])
         });
         let parts: Vec<_> = parts.collect();
-        let units = device.upload("the units of attention", &units)?;
-        Ok(AttentionPlan { kind, group, units, parts: device.upload("the parts of attention", &parts)? })
+        let units = device.upload_for_step("the units of attention", &units)?;
+        let parts = device.upload_for_step("the parts of attention", &parts)?;
+        let positions = positions_read(&rows.places, kind, group);
+        Ok(AttentionPlan { kind, group, units, parts, positions })
+    }
+
+    /// Leaves the buffers of a submitted step to later ones.
+    pub fn release(self, device: &Device) {
+        device.reuse(self.units);
+        device.reuse(self.parts);
     }
 
     /// The faster distribution for a layer of `kv_heads` KV heads.
@@ -137,6 +147,25 @@ fn units_of(rows: &[RowPlace], kind: KvKind, group: usize) -> Vec<Unit> {
         first_row += of_sequence.len();
     }
     units
+}
+
+/// Positions that the units of rows read, and the least: each sequence's once.
+fn positions_read(rows: &[RowPlace], kind: KvKind, group: usize) -> [u64; 2] {
+    let span = |rows: &[RowPlace]| {
+        let starts = rows.iter().map(|row| kind.first_visible(row.len));
+        let end = rows.iter().map(|row| row.len).max().unwrap_or(0);
+        u64::from(end - starts.min().unwrap_or(end))
+    };
+    let (mut read, mut least) = (0, 0);
+    for rows in rows.chunk_by(|a, b| a.table == b.table) {
+        let all = rows.len() * group;
+        let units = (0..all).step_by(UNIT_ROWS);
+        read += units
+            .map(|first| span(&rows[first / group..(all.min(first + UNIT_ROWS)).div_ceil(group)]))
+            .sum::<u64>();
+        least += span(rows);
+    }
+    [read, least]
 }
 
 /// The piece that defines the visible positions of a row, and their number.
@@ -180,6 +209,12 @@ impl DeviceAttention<'_> {
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
         self.check(out);
+        let bytes = self.shape().part_bytes().iter().sum::<usize>() as u64 / BLOCK_POSITIONS as u64;
+        let [read, least] = self.plan.positions.map(|positions| positions * bytes);
+        step.device().count(|work| {
+            work.kv_bytes += read;
+            work.kv_bytes_least += least;
+        });
         match way {
             Way::Whole => self.whole(step, out),
             Way::Parts => {
@@ -330,6 +365,16 @@ mod tests {
         assert_eq!((window.first_split, window.splits), (3, 1));
         let chunk = unit(KvKind::Chunk { positions: 1000 });
         assert_eq!((chunk.first_split, chunk.splits), (0, 4));
+    }
+
+    #[test]
+    fn a_unit_reads_the_positions_of_its_rows_once() {
+        let rows = [place(0, 255), place(0, 256), place(0, 257), place(40, 600)];
+        // Two heads of three rows are two units; those of the other sequence are one.
+        assert_eq!(positions_read(&rows, KvKind::Full, 2), [256 + 257 + 600, 257 + 600]);
+        // Seven heads of one row are two units.
+        assert_eq!(positions_read(&rows[3..], KvKind::Full, 7), [2 * 600, 600]);
+        assert_eq!(positions_read(&rows[3..], KvKind::Window { positions: 100 }, 1), [100, 100]);
     }
 
     #[test]

@@ -16,10 +16,32 @@ pub struct Buffer<T> {
     of: PhantomData<T>,
 }
 
+/// A part of a buffer that is to be read.
+#[derive(Debug, Clone)]
+pub struct Part<'a> {
+    raw: &'a wgpu::Buffer,
+    bytes: Range<u64>,
+}
+
+/// Parts of buffers that a submitted step copies to the machine's memory.
+#[derive(Debug)]
+#[must_use]
+pub struct Reading {
+    /// `None` if nothing is read.
+    room: Option<wgpu::Buffer>,
+    bytes: u64,
+}
+
 /// Alignment of buffers: kernels bind vectors of four words.
 const ALIGN: u64 = 16;
 /// Maximum bytes per upload, which is copied on the way.
 const UPLOAD_BYTES: usize = 64 << 20;
+/// Bytes of a buffer for reading that is reused.
+const READ_ROOM_MAX: u64 = 64 << 20;
+/// Bytes of the smallest buffer of a step that is reused.
+const SPARE_MIN: u64 = 256;
+/// Buffers that wait to be reused.
+const SPARES_MAX: usize = 32;
 /// Timeout of a step, after which the device counts as hung.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
@@ -34,8 +56,37 @@ impl<T: Pod> Buffer<T> {
         self.len == 0
     }
 
+    /// A range of elements, to be read with other ones.
+    ///
+    /// # Panics
+    /// If they exceed the array.
+    pub fn part(&self, elements: Range<usize>) -> Part<'_> {
+        assert!(elements.end <= self.len, "{elements:?} of {}", self.len);
+        let [start, end] = [elements.start, elements.end].map(|index| (index * size_of::<T>()) as u64);
+        Part { raw: &self.raw, bytes: start..end }
+    }
+
     pub(crate) fn raw(&self) -> &wgpu::Buffer {
         &self.raw
+    }
+}
+
+impl Reading {
+    /// Whether nothing is read.
+    pub fn is_empty(&self) -> bool {
+        self.room.is_none()
+    }
+}
+
+impl<'a> Part<'a> {
+    /// Bytes `bytes` of a buffer.
+    pub(crate) fn new(raw: &'a wgpu::Buffer, bytes: Range<u64>) -> Part<'a> {
+        Part { raw, bytes }
+    }
+
+    /// Its length in whole words.
+    fn words_bytes(&self) -> u64 {
+        (self.bytes.end - self.bytes.start).next_multiple_of(4)
     }
 }
 
@@ -54,6 +105,7 @@ impl Device {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let descriptor =
             wgpu::BufferDescriptor { label: Some(what), size: bytes, usage, mapped_at_creation: false };
+        self.count(|work| work.allocations += 1);
         match self.caught(|| self.raw().create_buffer(&descriptor)) {
             (raw, None) => Ok(Buffer { raw, len, of: PhantomData }),
             (_, Some(wgpu::Error::OutOfMemory { .. })) => {
@@ -71,6 +123,37 @@ impl Device {
         let buffer = self.zeros(what, values.len())?;
         self.put(&buffer, 0, bytemuck::cast_slice(values))?;
         Ok(buffer)
+    }
+
+    /// As [`Device::upload`], for one step: in a buffer that an earlier step had, if one of that size is left
+    /// ([`Device::reuse`]). It may be longer than `values`.
+    ///
+    /// # Errors
+    /// As [`Device::zeros`].
+    pub fn upload_for_step<T: Pod>(&self, what: &str, values: &[T]) -> Result<Buffer<T>, DeviceError> {
+        let bytes = (size_of_val(values) as u64).next_power_of_two().max(SPARE_MIN);
+        let spare = {
+            let mut spare = self.spare.borrow_mut();
+            let place = spare.iter().position(|buffer| buffer.size() == bytes);
+            place.map(|place| spare.swap_remove(place))
+        };
+        let buffer = match spare {
+            Some(raw) => Buffer { raw, len: values.len(), of: PhantomData },
+            None => {
+                let Buffer { raw, .. } = self.zeros::<u32>(what, bytes as usize / 4)?;
+                Buffer { raw, len: values.len(), of: PhantomData }
+            }
+        };
+        self.put(&buffer, 0, bytemuck::cast_slice(values))?;
+        Ok(buffer)
+    }
+
+    /// Leaves a buffer of a submitted step to a later one.
+    pub fn reuse<T: Pod>(&self, buffer: Buffer<T>) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < SPARES_MAX {
+            spare.push(buffer.raw);
+        }
     }
 
     /// Replaces the elements from `start` on.
@@ -93,6 +176,7 @@ impl Device {
     /// Writes bytes, padded with zeros to a whole word.
     pub(crate) fn put<T>(&self, buffer: &Buffer<T>, start: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
+        self.count(|work| work.uploads += 1);
         let mut at = start;
         for part in whole.chunks(UPLOAD_BYTES) {
             self.queue().write_buffer(&buffer.raw, at, part);
@@ -116,6 +200,7 @@ impl Device {
             return Ok(());
         }
         self.uploads.set(0);
+        self.count(|work| work.submissions += 1);
         self.queue().submit([]);
         self.wait()
     }
@@ -143,49 +228,78 @@ impl Device {
         part: Range<usize>,
         values: &mut Vec<T>,
     ) -> Result<(), DeviceError> {
-        assert!(part.end <= buffer.len, "{part:?} of {}", buffer.len);
-        let [start, end] = [part.start, part.end].map(|index| (index * size_of::<T>()) as u64);
-        self.bytes(&[(&buffer.raw, start..end)], |bytes| {
-            let before = values.len();
-            values.resize(before + part.len(), T::zeroed());
-            bytemuck::cast_slice_mut(&mut values[before..]).copy_from_slice(&bytes[..(end - start) as usize]);
+        let part = buffer.part(part);
+        self.bytes(std::slice::from_ref(&part), |bytes| {
+            append(values, &bytes[..(part.bytes.end - part.bytes.start) as usize])
         })
     }
 
     /// Passes the bytes of parts of buffers, concatenated, to `take`. Parts are whole words.
-    pub(crate) fn bytes(
-        &self,
-        parts: &[(&wgpu::Buffer, Range<u64>)],
-        take: impl FnOnce(&[u8]),
-    ) -> Result<(), DeviceError> {
+    pub(crate) fn bytes(&self, parts: &[Part<'_>], take: impl FnOnce(&[u8])) -> Result<(), DeviceError> {
         self.check()?;
-        let words = |part: &Range<u64>| (part.end - part.start).next_multiple_of(4);
-        let len: u64 = parts.iter().map(|(_, part)| words(part)).sum();
-        if len == 0 {
-            take(&[]);
-            return Ok(());
+        let mut encoder = self.raw().create_command_encoder(&Default::default());
+        let reading = self.record_reading(&mut encoder, parts)?;
+        if reading.room.is_some() {
+            self.count(|work| work.submissions += 1);
+            self.queue().submit([encoder.finish()]);
+        }
+        self.finish_reading(reading, take)
+    }
+
+    /// Adds a copy of parts of buffers to the machine's memory.
+    pub(crate) fn record_reading(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        parts: &[Part<'_>],
+    ) -> Result<Reading, DeviceError> {
+        let bytes: u64 = parts.iter().map(Part::words_bytes).sum();
+        if bytes == 0 {
+            return Ok(Reading { room: None, bytes });
+        }
+        let room = self.room_to_read(bytes)?;
+        let mut at = 0;
+        for part in parts {
+            encoder.copy_buffer_to_buffer(part.raw, part.bytes.start, &room, at, part.words_bytes());
+            at += part.words_bytes();
+        }
+        Ok(Reading { room: Some(room), bytes })
+    }
+
+    /// A buffer of at least this size that the machine can read: that of the read before, if it is large enough.
+    fn room_to_read(&self, bytes: u64) -> Result<wgpu::Buffer, DeviceError> {
+        if let Some(room) = self.read_room.take().filter(|room| room.size() >= bytes) {
+            return Ok(room);
         }
         let descriptor = wgpu::BufferDescriptor {
             label: Some("what is read back"),
-            size: len,
+            size: bytes,
             usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         };
-        let (room, error) = self.caught(|| self.raw().create_buffer(&descriptor));
-        if error.is_some() {
-            return Err(DeviceError::Memory { what: "what is read back".to_owned(), bytes: len });
+        self.count(|work| work.allocations += 1);
+        match self.caught(|| self.raw().create_buffer(&descriptor)) {
+            (room, None) => Ok(room),
+            (_, Some(_)) => Err(DeviceError::Memory { what: "what is read back".to_owned(), bytes }),
         }
-        let mut encoder = self.raw().create_command_encoder(&Default::default());
-        let mut at = 0;
-        for (buffer, part) in parts {
-            encoder.copy_buffer_to_buffer(buffer, part.start, &room, at, words(part));
-            at += words(part);
-        }
-        self.queue().submit([encoder.finish()]);
-        room.map_async(wgpu::MapMode::Read, .., |_| {});
+    }
+
+    /// Waits for a submitted step, and passes what it reads, concatenated, to `take`. Waits for nothing if nothing is read.
+    ///
+    /// # Errors
+    /// If the device is lost, or refused previous work.
+    pub fn finish_reading(&self, reading: Reading, take: impl FnOnce(&[u8])) -> Result<(), DeviceError> {
+        let Some(room) = reading.room else {
+            take(&[]);
+            return self.check();
+        };
+        room.map_async(wgpu::MapMode::Read, ..reading.bytes, |_| {});
         self.wait()?;
-        let view = room.get_mapped_range(..);
+        let view = room.get_mapped_range(..reading.bytes);
         take(&view.map_err(|error| DeviceError::Refused { message: error.to_string() })?);
+        room.unmap();
+        if room.size() <= READ_ROOM_MAX {
+            self.read_room.set(Some(room));
+        }
         Ok(())
     }
 
@@ -199,4 +313,20 @@ impl Device {
             Err(error) => Err(DeviceError::Lost { reason: error.to_string() }),
         }
     }
+}
+
+/// Appends the elements whose bytes these are.
+pub(crate) fn append<T: Pod>(values: &mut Vec<T>, bytes: &[u8]) {
+    let before = values.len();
+    values.resize(before + bytes.len() / size_of::<T>(), T::zeroed());
+    bytemuck::cast_slice_mut(&mut values[before..]).copy_from_slice(bytes);
+}
+
+/// Replaces the elements of `values` by those whose bytes these are.
+///
+/// # Panics
+/// If the bytes are not whole elements.
+pub fn replace_elements<T: Pod>(values: &mut Vec<T>, bytes: &[u8]) {
+    values.clear();
+    append(values, bytes);
 }

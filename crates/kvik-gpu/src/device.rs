@@ -1,14 +1,14 @@
 //! Devices: their discovery, opening and faults.
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
-use crate::DeviceError;
 use crate::kernel::{Kernel, Pipeline};
 use crate::step::Step;
+use crate::{DeviceError, KernelTime, Work};
 
 /// A GPU of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,12 @@ pub struct DeviceInfo {
     pub buffer_bytes_max: u64,
     /// Maximum size of a binding in bytes: no band of a tensor and no layer of an arena is larger.
     pub binding_bytes_max: u64,
+    /// Bytes that the invocations of a work group share.
+    pub shared_bytes_max: u32,
+    /// Smallest and largest number of invocations of a subgroup; `None` if kernels cannot exchange numbers in them.
+    pub subgroup: Option<[u32; 2]>,
+    /// Whether kernels can be timed by the device's own clock.
+    pub timestamps: bool,
 }
 
 /// The kind of a device.
@@ -59,6 +65,13 @@ pub struct Device {
     device: wgpu::Device,
     queue: wgpu::Queue,
     pipelines: HashMap<Kernel, Pipeline>,
+    /// Where results are copied to be read, if no read is in progress.
+    pub(crate) read_room: Cell<Option<wgpu::Buffer>>,
+    /// Small buffers of earlier steps.
+    pub(crate) spare: RefCell<Vec<wgpu::Buffer>>,
+    pub(crate) work: Cell<Work>,
+    /// Times of kernels, if they are timed.
+    pub(crate) times: Option<BTreeMap<String, KernelTime>>,
     /// Bytes uploaded since the last wait for uploads, or more.
     pub(crate) uploads: Cell<usize>,
     /// The first fault that no call has reported.
@@ -82,6 +95,8 @@ fn adapters() -> Vec<wgpu::Adapter> {
 impl DeviceInfo {
     fn of(index: usize, adapter: &wgpu::Adapter) -> DeviceInfo {
         let (info, limits) = (adapter.get_info(), adapter.limits());
+        let features = adapter.features();
+        let exchanges = features.contains(wgpu::Features::SUBGROUP);
         DeviceInfo {
             index,
             name: info.name,
@@ -100,6 +115,9 @@ impl DeviceInfo {
                 .max_storage_buffer_binding_size
                 .min(limits.max_buffer_size)
                 .min(1 << 31),
+            shared_bytes_max: limits.max_compute_workgroup_storage_size,
+            subgroup: exchanges.then_some([info.subgroup_min_size, info.subgroup_max_size]),
+            timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
         }
     }
 }
@@ -150,7 +168,9 @@ impl Device {
         }
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("kvik"),
-            required_features: wgpu::Features::IMMEDIATES,
+            // Time stamps are for measurements.
+            required_features: wgpu::Features::IMMEDIATES
+                | (adapter.features() & wgpu::Features::TIMESTAMP_QUERY),
             required_limits: limits,
             ..Default::default()
         };
@@ -159,7 +179,18 @@ impl Device {
             .map_err(|error| DeviceError::Open { device: info.name.clone(), reason: error.to_string() })?;
         let fault = Arc::new(OnceLock::new());
         watch(&device, &fault);
-        Ok(Device { info, device, queue, pipelines: HashMap::new(), uploads: Cell::new(0), fault })
+        Ok(Device {
+            info,
+            device,
+            queue,
+            pipelines: HashMap::new(),
+            read_room: Cell::default(),
+            spare: RefCell::default(),
+            work: Cell::default(),
+            times: None,
+            uploads: Cell::new(0),
+            fault,
+        })
     }
 
     /// The properties of the device.
@@ -252,7 +283,7 @@ mod tests {
 
     fn device(index: usize, kind: DeviceKind) -> DeviceInfo {
         let text = String::new;
-        let (buffer_bytes_max, binding_bytes_max) = (1, 1);
+        let (buffer_bytes_max, binding_bytes_max, shared_bytes_max) = (1, 1, 1);
         DeviceInfo {
             index,
             name: text(),
@@ -261,6 +292,9 @@ mod tests {
             driver: text(),
             buffer_bytes_max,
             binding_bytes_max,
+            shared_bytes_max,
+            subgroup: None,
+            timestamps: false,
         }
     }
 

@@ -110,6 +110,21 @@ impl Kernel {
         self.pieces.iter().map(|piece| piece.name).collect::<Vec<_>>().join(" + ")
     }
 
+    /// Its piece with the entry point, the weight format if it reads one, and its number of inputs, for reports.
+    pub(crate) fn short_name(&self) -> String {
+        let entry = self.pieces.iter().find(|piece| piece.text.contains("fn main("));
+        let mut name = entry.map_or("", |piece| piece.name).to_owned();
+        let helpers = ["words", "plain", "k_scales"];
+        let formats = self.pieces.iter().filter_map(|piece| piece.name.strip_prefix("weights/"));
+        for format in formats.filter(|format| !helpers.contains(format)) {
+            write!(name, " {format}").expect("a string takes all");
+        }
+        if let Some((_, Constant::U32(batch))) = self.constants.iter().find(|(name, _)| *name == "BATCH") {
+            write!(name, " x{batch}").expect("a string takes all");
+        }
+        name
+    }
+
     pub(crate) fn compile(&self, device: &Device) -> Result<Pipeline, DeviceError> {
         let name = self.name();
         let (pipeline, error) = device.caught(|| self.build(device.raw(), &name));

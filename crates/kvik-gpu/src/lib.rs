@@ -20,13 +20,15 @@ mod kv;
 mod ops;
 mod step;
 mod weights;
+mod work;
 
 pub use attention::{AttentionPlan, DeviceAttention, PartRoom, Way};
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Part, Reading, replace_elements};
 pub use device::{Choice, Device, DeviceInfo, DeviceKind, devices};
 pub use error::DeviceError;
 pub use experts::{DeviceChoices, DeviceStack, Gating, Routing, Weighted};
 pub use kv::{DeviceArena, DeviceRows};
-pub use ops::NO_PLACE;
+pub use ops::{HeadWork, NO_PLACE};
 pub use step::Step;
 pub use weights::DeviceMatrix;
+pub use work::{KernelTime, Work};

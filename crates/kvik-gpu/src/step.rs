@@ -2,20 +2,25 @@
 
 use bytemuck::Pod;
 
+use crate::buffer::append;
 use crate::kernel::Kernel;
-use crate::{Buffer, Device, DeviceError};
+use crate::work::Timing;
+use crate::{Buffer, Device, DeviceError, Part, Reading};
 
 /// Recorded work. Each operation sees the results of those before it.
 pub struct Step<'a> {
     device: &'a mut Device,
     encoder: wgpu::CommandEncoder,
     pass: Option<wgpu::ComputePass<'static>>,
+    /// Time stamps around each kernel, if kernels are timed.
+    timing: Option<Timing>,
 }
 
 impl<'a> Step<'a> {
     pub(crate) fn new(device: &'a mut Device) -> Step<'a> {
         let encoder = device.raw().create_command_encoder(&Default::default());
-        Step { device, encoder, pass: None }
+        let timing = device.times.is_some().then(|| Timing::new(device.raw()));
+        Step { device, encoder, pass: None, timing }
     }
 
     /// The device that it runs on.
@@ -45,6 +50,18 @@ impl<'a> Step<'a> {
         let descriptor =
             wgpu::BindGroupDescriptor { label: None, layout: &pipeline.bindings, entries: &entries };
         let group = self.device.raw().create_bind_group(&descriptor);
+        let groups = grid.iter().map(|&size| u64::from(size)).product();
+        self.device.count(|work| {
+            work.dispatches += 1;
+            work.groups += groups;
+        });
+        if let Some(timing) = &mut self.timing {
+            // A timed kernel has a pass of its own.
+            self.pass = None;
+            let timestamp_writes = timing.around(kernel, groups);
+            let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
+            self.pass = Some(self.encoder.begin_compute_pass(&descriptor).forget_lifetime());
+        }
         let begin = || self.encoder.begin_compute_pass(&Default::default()).forget_lifetime();
         let pass = self.pass.get_or_insert_with(begin);
         pass.set_pipeline(&pipeline.pipeline);
@@ -67,9 +84,33 @@ impl<'a> Step<'a> {
     /// # Errors
     /// If the device is lost or refuses it.
     pub fn submit(self) -> Result<(), DeviceError> {
-        drop(self.pass);
+        let reading = self.submit_reading(&[])?;
+        debug_assert!(reading.is_empty());
+        Ok(())
+    }
+
+    /// Submits the work, and after it a copy of these parts of buffers to the machine's memory, which
+    /// [`Device::finish_reading`] waits for: one submission for both.
+    ///
+    /// # Errors
+    /// If the device is lost or refuses it, or there is no memory for the parts.
+    pub fn submit_reading(mut self, parts: &[Part<'_>]) -> Result<Reading, DeviceError> {
+        drop(self.pass.take());
+        self.device.check()?;
+        let reading = self.device.record_reading(&mut self.encoder, parts)?;
+        let stamps = self.timing.as_ref().map(|timing| timing.resolve(self.device.raw(), &mut self.encoder));
+        self.device.count(|work| work.submissions += 1);
         self.device.queue().submit([self.encoder.finish()]);
-        self.device.check()
+        self.device.check()?;
+        if let Some((timing, stamps)) = self.timing.zip(stamps) {
+            let (mut ticks, tick_ns) = (Vec::new(), self.device.queue().get_timestamp_period());
+            let part = Part::new(&stamps, 0..timing.bytes());
+            self.device.bytes(&[part], |bytes| append(&mut ticks, bytes))?;
+            if let Some(times) = &mut self.device.times {
+                timing.add_to(times, &ticks, tick_ns);
+            }
+        }
+        Ok(reading)
     }
 }
 

@@ -72,13 +72,46 @@ impl DeviceMatrix {
         [rows, cols]: [usize; 2],
         raw: &[u8],
     ) -> Result<DeviceMatrix, DeviceError> {
+        DeviceMatrix::upload_together(device, (name, 1), ty, [rows, cols], raw)
+    }
+
+    /// Uploads two `[rows, cols]` matrices as one of `2 * rows` rows, which takes them from both in turn: the work groups
+    /// of a product then have a row of each ([`Step::matmul_gated`](crate::Step::matmul_gated)).
+    ///
+    /// # Errors
+    /// As [`DeviceMatrix::upload`].
+    ///
+    /// # Panics
+    /// As [`DeviceMatrix::upload`].
+    pub fn upload_pairs(
+        device: &Device,
+        name: &str,
+        ty: WeightType,
+        [rows, cols]: [usize; 2],
+        [first, second]: [&[u8]; 2],
+    ) -> Result<DeviceMatrix, DeviceError> {
+        let row_bytes = check_type(name, ty, [rows, cols])?;
+        assert_eq!(first.len(), second.len(), "{name} is two matrices of one shape");
+        let pairs = first.chunks_exact(row_bytes).zip(second.chunks_exact(row_bytes));
+        let raw: Vec<u8> = pairs.flat_map(|(first, second)| [first, second]).flatten().copied().collect();
+        DeviceMatrix::upload_together(device, (name, 2), ty, [2 * rows, cols], &raw)
+    }
+
+    /// [`DeviceMatrix::upload`] with bands of whole groups of `together` rows.
+    fn upload_together(
+        device: &Device,
+        (name, together): (&str, usize),
+        ty: WeightType,
+        [rows, cols]: [usize; 2],
+        raw: &[u8],
+    ) -> Result<DeviceMatrix, DeviceError> {
         let row_bytes = check_type(name, ty, [rows, cols])?;
         assert_eq!(raw.len(), rows * row_bytes, "{name} is [{rows}, {cols}] in {}", ty.name());
         let limit = device.info().binding_bytes_max as usize;
         // Kernels may read four bytes where two are left.
-        let band_rows = (limit.saturating_sub(16) / row_bytes).min(BAND_ROWS_MAX);
+        let band_rows = (limit.saturating_sub(16) / row_bytes).min(BAND_ROWS_MAX) / together * together;
         if band_rows == 0 {
-            let (bytes, limit) = (row_bytes as u64, limit as u64);
+            let (bytes, limit) = ((together * row_bytes) as u64, limit as u64);
             return Err(DeviceError::Limit { what: format!("a row of {name}"), bytes, limit });
         }
         let band = |(index, raw): (usize, &[u8])| {

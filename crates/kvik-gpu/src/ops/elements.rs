@@ -21,14 +21,15 @@ struct EachParams {
     factor: f32,
 }
 
-/// The piece that defines an activation.
-fn activation_piece(activation: Activation) -> Piece {
-    match activation {
+/// The pieces that define an activation.
+pub(super) fn activation_pieces(activation: Activation) -> [Piece; 2] {
+    let piece = match activation {
         Activation::SwiGlu => piece!("activation/swiglu"),
         Activation::GeGlu | Activation::Gelu => piece!("activation/gelu"),
         Activation::SwiGluOai => piece!("activation/swiglu_oai"),
         Activation::ReluSquared => piece!("activation/relu_squared"),
-    }
+    };
+    [piece!("activation/sigmoid"), piece]
 }
 
 impl Step<'_> {
@@ -49,7 +50,7 @@ impl Step<'_> {
     ) -> Result<(), DeviceError> {
         assert_eq!(up.is_some(), activation.is_gated(), "up of {activation:?}");
         assert!(x.len() >= len && up.is_none_or(|up| up.len() >= len), "x and up are [{len}]");
-        let mut pieces = vec![piece!("activation/sigmoid"), activation_piece(activation)];
+        let mut pieces = activation_pieces(activation).to_vec();
         let Some(up) = up else {
             pieces.push(piece!("each/activated"));
             return self.each(pieces, x, len, 0.0);

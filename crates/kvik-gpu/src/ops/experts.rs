@@ -119,7 +119,11 @@ impl Step<'_> {
         assert!(x.len() >= len / sharing * stack.cols(), "x is [{}, {}]", len / sharing, stack.cols());
         assert!(out.len() >= len * stack.rows(), "out is [{len}, {}]", stack.rows());
         let kernel = Kernel {
-            pieces: stack.pieces(&[piece!("matmul/product"), piece!("matmul/experts")]),
+            pieces: stack.pieces(&[
+                piece!("matmul/results"),
+                piece!("matmul/product"),
+                piece!("matmul/experts"),
+            ]),
             constants: vec![("BATCH", Constant::U32(DeviceChoices::batch_len(len, stack.count()) as u32))],
             buffers: &[Read, Read, Write, Read, Read],
             params: size_of::<ProductParams>(),

@@ -2,7 +2,9 @@
 
 mod elements;
 mod experts;
+mod heads;
 mod matmul;
 mod rows;
 
+pub use heads::HeadWork;
 pub use rows::NO_PLACE;

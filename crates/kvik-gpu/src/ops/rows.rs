@@ -67,6 +67,37 @@ impl Step<'_> {
         self.dispatch(&kernel, &[x.raw(), weight.raw(), out.raw()], &params, grid(rows))
     }
 
+    /// `x = x + y`, then `y = x / sqrt(mean(x^2) + eps) * weight`, for each of `rows` rows: [`Step::add`] and
+    /// [`Step::rms_norm`] in one, to the bit.
+    ///
+    /// * `x`, `y`: `[rows, d]`
+    /// * `weight`: `[d]`
+    ///
+    /// # Errors
+    /// If the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// If a shape does not fit.
+    pub fn add_norm(
+        &mut self,
+        x: &mut Buffer<f32>,
+        y: &mut Buffer<f32>,
+        weight: &Buffer<f32>,
+        rows: usize,
+        eps: f32,
+    ) -> Result<(), DeviceError> {
+        let d = weight.len();
+        assert!(x.len() >= rows * d && y.len() >= rows * d, "x and y are [{rows}, {d}]");
+        let kernel = Kernel {
+            pieces: vec![piece!("add_norm")],
+            constants: vec![],
+            buffers: &[Read, Write, Write],
+            params: size_of::<NormParams>(),
+        };
+        let params = NormParams { rows: rows as u32, d: d as u32, eps };
+        self.dispatch(&kernel, &[weight.raw(), x.raw(), y.raw()], &params, grid(rows))
+    }
+
     /// Rotates the first `2 * pairs` elements of every head vector by the angles of its row's position.
     ///
     /// * `x`: `[n, heads, head_dim]`, where `positions` are `[n]`, each below the number of rows of `angles`

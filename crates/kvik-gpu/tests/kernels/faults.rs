@@ -57,3 +57,48 @@ fn a_lost_device_says_so_at_every_call_and_another_one_can_be_opened() {
     let buffer = zeros(&other, 1);
     assert_eq!(other.read(&buffer).unwrap(), [0.0]);
 }
+
+/// A step that is read is one submission, and buffers of earlier steps serve later ones.
+#[test]
+fn a_step_and_its_results_are_one_submission() {
+    let Some(mut device) = device() else { return };
+    let (mut x, y) = (upload(&device, &[1.0, 2.0, 3.0]), upload(&device, &[10.0, 20.0, 30.0]));
+    for round in 1..4 {
+        let before = device.work();
+        let ids = device.upload_for_step("rows", &[2u32, 0]).unwrap();
+        let mut out = zeros(&device, 2);
+        let mut step = device.step();
+        step.add(&mut x, 3, (&y, 3)).unwrap();
+        step.gather(&x, &ids, [2, 1], &mut out).unwrap();
+        let reading = step.submit_reading(&[out.part(0..2), x.part(1..2)]).unwrap();
+        let mut found: Vec<f32> = Vec::new();
+        device.finish_reading(reading, |bytes| kvik_gpu::replace_elements(&mut found, bytes)).unwrap();
+        device.reuse(ids);
+        let times = round as f32;
+        assert_eq!(found, [3.0 + 30.0 * times, 1.0 + 10.0 * times, 2.0 + 20.0 * times]);
+        let after = device.work();
+        assert_eq!(after.submissions - before.submissions, 1);
+        assert_eq!(after.dispatches - before.dispatches, 2);
+        // The rows and the room to read are made in the first round; the results of the test in each.
+        assert_eq!(after.allocations - before.allocations, if round == 1 { 3 } else { 1 });
+    }
+}
+
+#[test]
+fn kernels_are_timed_by_the_clock_of_the_device() {
+    let Some(mut device) = device() else { return };
+    if !device.info().timestamps {
+        return kvik_testing::skip("the driver has no time stamps");
+    }
+    device.time_kernels(true).unwrap();
+    let (mut x, y) = (upload(&device, &vec![1.0; 1 << 16]), upload(&device, &[1.0]));
+    let mut step = device.step();
+    step.add(&mut x, 1 << 16, (&y, 1)).unwrap();
+    step.add(&mut x, 1 << 16, (&y, 1)).unwrap();
+    step.submit().unwrap();
+    let times = device.kernel_times();
+    assert_eq!((times.len(), times[0].kernel.as_str(), times[0].runs), (1, "add", 2));
+    assert_eq!(times[0].groups, 2 * (1 << 16) / 64);
+    assert!(times[0].ns > 0);
+    assert_eq!(device.read(&x).unwrap()[7], 3.0);
+}

@@ -2,7 +2,7 @@
 
 use half::f16;
 use kvik_gpu::{Device, DeviceError, DeviceMatrix};
-use kvik_kernels::{WeightType, dequantize, quantize};
+use kvik_kernels::{Activation, WeightType, dequantize, quantize};
 
 use crate::{bits, device, floats, upload, zeros};
 
@@ -112,6 +112,45 @@ fn products_are_the_same_to_the_bit_in_any_batch() {
         beside[case.cols..].fill(f32::NAN);
         let first = case.multiply(&mut device, &beside);
         assert_eq!(bits(&first[..case.rows]), whole[..case.rows], "{}", ty.name());
+    }
+}
+
+#[test]
+fn gated_products_are_those_of_two_matrices_and_an_activation_to_the_bit() {
+    let Some(mut device) = device() else { return };
+    for ty in [WeightType::F16, WeightType::Q8_0, WeightType::Q4K] {
+        let (rows, cols) = (37, 512);
+        let raw = [1, 2].map(|seed| blocks(ty, rows * cols, seed));
+        let [gate, up] =
+            [0, 1].map(|i| DeviceMatrix::upload(&device, "one", ty, [rows, cols], &raw[i]).unwrap());
+        let pairs =
+            DeviceMatrix::upload_pairs(&device, "both", ty, [rows, cols], [&raw[0], &raw[1]]).unwrap();
+        for n in [1, 11] {
+            let x = upload(&device, &floats(3, n * cols));
+            let [mut of_gate, mut of_up, mut both] = [(); 3].map(|()| zeros(&device, n * rows));
+            let mut step = device.step();
+            step.matmul(&gate, &x, n, &mut of_gate).unwrap();
+            step.matmul(&up, &x, n, &mut of_up).unwrap();
+            step.activate(Activation::SwiGlu, &mut of_gate, Some(&of_up), n * rows).unwrap();
+            step.matmul_gated(Activation::SwiGlu, &pairs, &x, n, &mut both).unwrap();
+            step.submit().unwrap();
+            let [apart, together] = [&of_gate, &both].map(|x| bits(&device.read(x).unwrap()));
+            assert!(apart == together, "{} by {n}", ty.name());
+        }
+    }
+}
+
+#[test]
+fn up_to_sixteen_inputs_share_one_read_of_a_matrix() {
+    let Some(mut device) = device() else { return };
+    let case = Case::new(&device, WeightType::F32, [8, 64]);
+    for (n, reads) in [(1, 1), (16, 1), (17, 3)] {
+        let before = device.work();
+        case.multiply(&mut device, &floats(1, n * case.cols));
+        let after = device.work();
+        let bytes = case.matrix.bytes() as u64;
+        assert_eq!(after.weight_bytes - before.weight_bytes, reads * bytes, "{n}");
+        assert_eq!(after.weight_bytes_least - before.weight_bytes_least, bytes, "{n}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The small operations beside those of the processor.
 
-use kvik_gpu::{Buffer, Device, NO_PLACE, Step};
+use kvik_gpu::{Buffer, Device, HeadWork, NO_PLACE, Step};
 use kvik_kernels::{Activation, Pool, RopeStyle, RopeTable, activate, rms_norm, rope, sigmoid, soft_cap};
 
 use crate::{assert_near, bits, device, floats, upload, zeros};
@@ -46,6 +46,73 @@ fn rows_beyond_the_first_dimension_of_a_grid_are_normed_too() {
     let mut expect = vec![0.0; x.len()];
     rms_norm(&Pool::new(1), &x, &weight, 1e-5, &mut expect);
     assert_near("a norm", &normed(&mut device, &x, &weight), &expect, TOLERANCE);
+}
+
+#[test]
+fn a_sum_and_its_norm_are_those_of_two_steps_to_the_bit() {
+    let Some(mut device) = device() else { return };
+    for (rows, d) in [(1, 64), (5, 1000), (70, 128)] {
+        let [x, y, weight] = [(1, rows * d), (2, rows * d), (3, d)].map(|(seed, len)| floats(seed, len));
+        let sum: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+        let norm = normed(&mut device, &sum, &weight);
+        let [mut x, mut y, weight] = [x, y, weight].map(|values| upload(&device, &values));
+        let mut step = device.step();
+        step.add_norm(&mut x, &mut y, &weight, rows, 1e-5).unwrap();
+        step.submit().unwrap();
+        assert_eq!(bits(&device.read(&x).unwrap()), bits(&sum), "{d}");
+        assert_eq!(bits(&device.read(&y).unwrap()), bits(&norm), "{d}");
+    }
+}
+
+/// Norm, rotation and norm of heads in three steps.
+fn apart(device: &mut Device, x: &[f32], work: &HeadWork<'_>, which: usize, shape: [usize; 3]) -> Vec<f32> {
+    let (rows, head_dim) = (shape[0] * shape[1], shape[2]);
+    let (mut x, mut other) = (upload(device, x), zeros(device, x.len()));
+    let ones = upload(device, &vec![1.0; head_dim]);
+    let mut step = device.step();
+    if let Some(weights) = work.weights {
+        step.rms_norm(&x, weights[which], rows, work.eps, &mut other).unwrap();
+        std::mem::swap(&mut x, &mut other);
+    }
+    step.rope(&mut x, shape, work.positions, (work.angles, work.pairs), work.style).unwrap();
+    if work.normed_after {
+        step.rms_norm(&x, &ones, rows, work.eps, &mut other).unwrap();
+        std::mem::swap(&mut x, &mut other);
+    }
+    step.submit().unwrap();
+    device.read(&x).unwrap()
+}
+
+#[test]
+fn heads_are_normed_and_rotated_as_in_steps_of_their_own_to_the_bit() {
+    let Some(mut device) = device() else { return };
+    let (n, heads, kv_heads) = (5, 3, 2);
+    let positions = device.upload("positions", &[0u32, 1, 77, 500, 3]).unwrap();
+    for (head_dim, pairs) in [(64, 32), (96, 16), (128, 64)] {
+        let frequencies: Vec<f32> = (0..pairs).map(|i| 10_000f32.powf(-(i as f32) / pairs as f32)).collect();
+        let table = RopeTable::new(&frequencies, 512, 1.0);
+        let angles = (0..512).flat_map(|position| table.mean_rotation(position..position + 1));
+        let angles = device.upload("angles", &angles.collect::<Vec<_>>()).unwrap();
+        let [q_weight, k_weight] = [1, 2].map(|seed| upload(&device, &floats(seed, head_dim)));
+        for (is_normed, normed_after) in [(false, false), (true, false), (false, true), (true, true)] {
+            let style = if is_normed { RopeStyle::HalfSplit } else { RopeStyle::Interleaved };
+            let weights = is_normed.then_some([&q_weight, &k_weight]);
+            let (positions, angles) = (&positions, &angles);
+            let work = HeadWork { weights, normed_after, eps: 1e-5, positions, angles, pairs, style };
+            let [q, k] = [(7, heads), (8, kv_heads)].map(|(seed, heads)| floats(seed, n * heads * head_dim));
+            let expect = [(&q, 0, heads), (&k, 1, kv_heads)]
+                .map(|(x, which, heads)| apart(&mut device, x, &work, which, [n, heads, head_dim]));
+            let [mut q, mut k] = [q, k].map(|values| upload(&device, &values));
+            let mut step = device.step();
+            step.norm_rope(&work, [&mut q, &mut k], [n, heads, kv_heads, head_dim]).unwrap();
+            step.submit().unwrap();
+            let found = [&q, &k].map(|x| device.read(x).unwrap());
+            assert!(
+                found.map(|x| bits(&x)) == expect.map(|x| bits(&x)),
+                "{head_dim} {is_normed} {normed_after}"
+            );
+        }
+    }
 }
 
 #[test]

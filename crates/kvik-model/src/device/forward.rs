@@ -4,7 +4,7 @@
 
 use std::mem::swap;
 
-use kvik_gpu::{Buffer, DeviceArena, DeviceAttention, DeviceError, PartRoom, Step};
+use kvik_gpu::{Buffer, DeviceArena, DeviceAttention, DeviceError, HeadWork, PartRoom, Step};
 
 use super::rows::{BatchRows, Reading, Stored};
 use super::scratch::Buffers;
@@ -36,21 +36,26 @@ impl Pass<'_> {
     /// buffers.
     pub(super) fn record(&self, step: &mut Step<'_>, room: &mut Room<'_>) -> Result<(), DeviceError> {
         self.embed(step, room.buffers)?;
-        for (index, layer) in self.weights.layers.iter().enumerate() {
-            let is_last = index + 1 == self.weights.layers.len();
+        let layers = &self.weights.layers;
+        self.norm_first(step, layers.first(), room.buffers)?;
+        for (index, layer) in layers.iter().enumerate() {
             let (mut n, mut stored) = (self.rows.n, &self.rows.all);
             self.project(step, layer, n, room.buffers)?;
             let Buffers { k, v, .. } = room.buffers;
             step.store(room.arena, index, &stored.rows, [k, v])?;
-            if is_last {
-                (n, stored) = (self.rows.wanted.rows.len(), &self.rows.last);
+            let next = layers.get(index + 1);
+            if next.is_none() {
+                n = self.rows.wanted.rows.len();
                 if n == 0 {
                     return Ok(());
                 }
-                self.keep_wanted(step, &layer.shape, room.buffers)?;
+                if let Some(last) = &self.rows.last {
+                    stored = last;
+                    self.keep_wanted(step, &layer.shape, room.buffers)?;
+                }
             }
             self.attend(step, (index, layer), (n, stored), room)?;
-            self.feed_forward(step, layer, n, room.buffers)?;
+            self.feed_forward(step, (layer, next), n, room.buffers)?;
         }
         self.finish(step, room)
     }
@@ -63,7 +68,19 @@ impl Pass<'_> {
         step.multiply(x, self.rows.n * self.config.d_model, self.config.extras.multipliers.embedding)
     }
 
-    /// Norms the stream and projects it to rotated queries and keys, and values.
+    /// Norms the stream for the first layer; each half of a layer norms it for the next one.
+    fn norm_first(
+        &self,
+        step: &mut Step<'_>,
+        layer: Option<&DeviceLayer>,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
+        let Buffers { x, h, .. } = buffers;
+        let weight = layer.and_then(|layer| layer.attention_norms.before.as_ref());
+        weight.map_or(Ok(()), |weight| step.rms_norm(x, weight, self.rows.n, self.config.norm_eps, h))
+    }
+
+    /// Projects the normed stream to rotated queries and keys, and values.
     fn project(
         &self,
         step: &mut Step<'_>,
@@ -72,11 +89,11 @@ impl Pass<'_> {
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
         let Buffers { x, h, q, k, v, .. } = buffers;
-        let read = self.norm(step, layer.attention_norms.before.as_ref(), n, x, h)?;
+        let read = if layer.attention_norms.before.is_some() { &*h } else { &*x };
         layer.q.multiply(step, (read, n), q)?;
         layer.k.multiply(step, (read, n), k)?;
         layer.v.multiply(step, (read, n), v)?;
-        self.turn(step, layer, n, buffers)?;
+        self.norm_and_rotate(step, layer, n, buffers)?;
         let Buffers { q, warmth, .. } = buffers;
         match self.config.extras.temperature {
             Some(_) if layer.shape.warmed => {
@@ -87,28 +104,43 @@ impl Pass<'_> {
     }
 
     /// Norms queries and keys, rotates them, and norms them afterwards, where the layer does.
-    fn turn(
+    fn norm_and_rotate(
         &self,
         step: &mut Step<'_>,
         layer: &DeviceLayer,
         n: usize,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
-        let Buffers { q, k, other, positions, .. } = buffers;
         let LayerShape { heads, kv_heads, head_dim, .. } = layer.shape;
-        let of_queries = (q, layer.q_norm.as_ref(), [n, heads, head_dim]);
-        let of_keys = (k, layer.k_norm.as_ref(), [n, kv_heads, head_dim]);
-        for (vectors, norm, sizes) in [of_queries, of_keys] {
-            let len = sizes.iter().product();
-            self.norm_vectors(step, [vectors, other], len, norm)?;
-            if let Some(rotation) = layer.shape.rotation {
-                let angles = &self.angles[rotation];
-                let pairs = self.config.ropes()[rotation].0.dims / 2;
-                step.rope(vectors, sizes, positions, (angles, pairs), self.config.rope.style)?;
+        let both = layer.q_norm.as_ref().zip(layer.k_norm.as_ref());
+        // The norm of each head can be computed with its rotation; that of all heads of a row is computed before it.
+        let of_heads = both.filter(|(q, k)| q.len() == head_dim && k.len() == head_dim);
+        let Buffers { q, k, other, positions, .. } = buffers;
+        let sizes = [(q, layer.q_norm.as_ref(), heads), (k, layer.k_norm.as_ref(), kv_heads)];
+        let Some(rotation) = layer.shape.rotation else {
+            for (vectors, norm, heads) in sizes {
+                let len = n * heads * head_dim;
+                self.norm_vectors(step, [vectors, other], len, norm)?;
+                self.norm_vectors(step, [vectors, other], len, layer.rotated_norm.as_ref())?;
             }
-            self.norm_vectors(step, [vectors, other], len, layer.rotated_norm.as_ref())?;
+            return Ok(());
+        };
+        if of_heads.is_none() {
+            for (vectors, norm, heads) in sizes {
+                self.norm_vectors(step, [vectors, other], n * heads * head_dim, norm)?;
+            }
         }
-        Ok(())
+        let work = HeadWork {
+            weights: of_heads.map(|(q, k)| [q, k]),
+            normed_after: layer.rotated_norm.is_some(),
+            eps: self.config.norm_eps,
+            positions,
+            angles: &self.angles[rotation],
+            pairs: self.config.ropes()[rotation].0.dims / 2,
+            style: self.config.rope.style,
+        };
+        let Buffers { q, k, .. } = buffers;
+        step.norm_rope(&work, [q, k], [n, heads, kv_heads, head_dim])
     }
 
     /// Norms the first `len` elements of vectors through another buffer, if they have a norm.
@@ -162,28 +194,30 @@ impl Pass<'_> {
         };
         attention.run(step, room.parts, attended)?;
         layer.output.multiply(step, (attended, n), h)?;
-        self.add_to_stream(step, layer.attention_norms.after.as_ref(), n, room.buffers)
+        let norms = [&layer.attention_norms.after, &layer.feed_forward_norms.before];
+        self.add_to_stream(step, norms.map(Option::as_ref), n, room.buffers)
     }
 
+    /// The feed-forward half of a layer; norms the stream for the next layer, or for the output matrix.
     fn feed_forward(
         &self,
         step: &mut Step<'_>,
-        layer: &DeviceLayer,
+        (layer, next): (&DeviceLayer, Option<&DeviceLayer>),
         n: usize,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
         let Buffers { x, h, normed, feed_forward, .. } = buffers;
-        let read = self.norm(step, layer.feed_forward_norms.before.as_ref(), n, x, h)?;
+        let read = if layer.feed_forward_norms.before.is_some() { &*h } else { &*x };
         layer.feed_forward.record(step, (read, n), feed_forward, normed)?;
         swap(h, normed);
-        self.add_to_stream(step, layer.feed_forward_norms.after.as_ref(), n, buffers)
+        let next = next.map_or(Some(&self.weights.output_norm), |next| next.attention_norms.before.as_ref());
+        self.add_to_stream(step, [layer.feed_forward_norms.after.as_ref(), next], n, buffers)
     }
 
-    /// Norms the rows that have reached the end, and multiplies those that need more than that by the output matrix.
+    /// Multiplies the normed rows that need more than that by the output matrix.
     fn finish(&self, step: &mut Step<'_>, room: &mut Room<'_>) -> Result<(), DeviceError> {
-        let Buffers { x, h, likeliest, .. } = room.buffers;
+        let Buffers { h, likeliest, .. } = room.buffers;
         let wanted = &self.rows.wanted;
-        step.rms_norm(x, &self.weights.output_norm, wanted.rows.len(), self.config.norm_eps, h)?;
         let unembedded = wanted.unembedded();
         if unembedded > 0 {
             step.matmul(self.weights.output(), h, unembedded, room.logits)?;
@@ -207,35 +241,25 @@ impl Pass<'_> {
         extras.logit_cap.map_or(Ok(()), |cap| step.soft_cap(logits, len, cap))
     }
 
-    /// The input of one half of a layer for `n` rows: the stream, normed into `h` if the half has a norm before it.
-    fn norm<'b>(
-        &self,
-        step: &mut Step<'_>,
-        weight: Option<&Buffer<f32>>,
-        n: usize,
-        x: &'b Buffer<f32>,
-        h: &'b mut Buffer<f32>,
-    ) -> Result<&'b Buffer<f32>, DeviceError> {
-        let Some(weight) = weight else { return Ok(x) };
-        step.rms_norm(x, weight, n, self.config.norm_eps, h)?;
-        Ok(h)
-    }
-
-    /// Adds the output of one half of a layer, which is in `h`, normed if the half has a norm after it.
+    /// Adds the output of one half of a layer, which is in `h`, to the stream: normed first if the half has a norm after
+    /// it. Then leaves the stream in `h`, normed for the next half, if that has a norm before it.
     fn add_to_stream(
         &self,
         step: &mut Step<'_>,
-        weight: Option<&Buffer<f32>>,
+        [after, before]: [Option<&Buffer<f32>>; 2],
         n: usize,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
         let Buffers { x, h, normed, .. } = buffers;
         let len = n * self.config.d_model;
-        if let Some(weight) = weight {
+        if let Some(weight) = after {
             step.rms_norm(h, weight, n, self.config.norm_eps, normed)?;
             swap(h, normed);
         }
         step.multiply(h, len, self.config.extras.multipliers.residual)?;
-        step.add(x, len, (h, len))
+        match before {
+            Some(weight) => step.add_norm(x, h, weight, n, self.config.norm_eps),
+            None => step.add(x, len, (h, len)),
+        }
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn load(
     let layers = loader.first_layers(count)?;
     let ends = config.residual().load_ends(&mut loader.loader)?;
     let Ending { rotations, .. } = Ending::load(config, &mut loader.loader)?;
-    let weights = Weights { layers, head: None, ends, rotations, classifier: None };
+    let weights = Weights { layers, head: None, ends, rotations, classifier: None, prediction: None };
     Ok(Model { config: config.clone(), tensors: tensors.clone(), weights, digest })
 }
 

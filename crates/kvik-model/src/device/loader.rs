@@ -91,6 +91,21 @@ impl DeviceLoader<'_, '_> {
         Ok(matrix)
     }
 
+    /// Uploads two tensors of one type and shape, or parts of them, as one whose rows are theirs in turn, converted.
+    pub(super) fn upload_pairs(
+        &mut self,
+        name: &str,
+        views: &[TensorView<'_>; 2],
+    ) -> Result<DeviceMatrix, ModelError> {
+        let [first, second] = views;
+        let (ty, one) = converted(first, self.loader.conversion, self.loader.pool)?;
+        let (_, other) = converted(second, self.loader.conversion, self.loader.pool)?;
+        let shape = [first.rows, first.cols];
+        let matrix = DeviceMatrix::upload_pairs(self.device, name, ty, shape, [&one, &other])?;
+        self.loader.report(first.data.len() + second.data.len());
+        Ok(matrix)
+    }
+
     pub(super) fn vector(&mut self, name: &str) -> Result<Buffer<f32>, ModelError> {
         Ok(self.device.upload(name, &self.loader.vector(name)?)?)
     }

@@ -47,6 +47,12 @@ impl Stored {
         Ok(Stored { rows, plans })
     }
 
+    /// Leaves the buffers of a submitted step to later ones.
+    fn release(self, device: &Device) {
+        self.rows.release(device);
+        self.plans.into_iter().for_each(|(_, plan)| plan.release(device));
+    }
+
     pub(super) fn plan(&self, reading: Reading) -> &AttentionPlan {
         let (_, plan) = self.plans.iter().find(|(of, _)| *of == reading).expect("a plan for every layer");
         plan
@@ -89,8 +95,8 @@ pub(super) struct BatchRows {
     /// All rows.
     pub(super) all: Stored,
     pub(super) wanted: Wanted,
-    /// The rows needed, for the last layer.
-    pub(super) last: Stored,
+    /// The rows needed, for the last layer; `None` if these are all rows, in order, or none.
+    pub(super) last: Option<Stored>,
 }
 
 impl BatchRows {
@@ -106,7 +112,10 @@ impl BatchRows {
         let positions: Vec<u32> = batch.rows.iter().map(|row| row.position).collect();
         device.write(&mut buffers.tokens, 0, &tokens)?;
         device.write(&mut buffers.positions, 0, &positions)?;
-        device.write(&mut buffers.wanted, 0, &wanted.rows)?;
+        let is_part = !wanted.rows.is_empty() && !wanted.rows.iter().copied().eq(0..batch.rows.len() as u32);
+        if is_part {
+            device.write(&mut buffers.wanted, 0, &wanted.rows)?;
+        }
         if let Some(temperature) = temperature {
             let factors: Vec<f32> = positions.iter().map(|&position| temperature.factor(position)).collect();
             device.write(&mut buffers.warmth, 0, &factors)?;
@@ -125,12 +134,17 @@ impl BatchRows {
             SeqRow { seq: row.sequence, len: row.cache_position + 1 }
         };
         let all: Vec<SeqRow> = (0..batch.rows.len()).map(stored).collect();
-        let last: Vec<SeqRow> = wanted.rows.iter().map(|&row| stored(row as usize)).collect();
-        Ok(BatchRows {
-            n: batch.rows.len(),
-            all: Stored::new(device, arena, readings, &all, &seqs)?,
-            last: Stored::new(device, arena, &readings[readings.len() - 1..], &last, &seqs)?,
-            wanted,
-        })
+        let of_last = &readings[readings.len() - 1..];
+        let last = is_part.then(|| {
+            let last: Vec<SeqRow> = wanted.rows.iter().map(|&row| stored(row as usize)).collect();
+            Stored::new(device, arena, of_last, &last, &seqs)
+        });
+        let all = Stored::new(device, arena, readings, &all, &seqs)?;
+        Ok(BatchRows { n: batch.rows.len(), all, last: last.transpose()?, wanted })
+    }
+
+    /// Leaves the buffers of the submitted batch to later ones.
+    pub(super) fn release(self, device: &Device) {
+        [Some(self.all), self.last].into_iter().flatten().for_each(|stored| stored.release(device));
     }
 }

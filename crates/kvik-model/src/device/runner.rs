@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvik_cache::{AuxiliaryState, BlockId, Token};
-use kvik_gpu::{Buffer, Device, DeviceArena, DeviceError, PartRoom};
+use kvik_gpu::{Buffer, Device, DeviceArena, DeviceError, Part, PartRoom, replace_elements};
 use kvik_kernels::{KvLayout, Pool};
 
 use super::DeviceModel;
@@ -17,14 +17,15 @@ use super::front::Front;
 use super::rows::{BatchRows, Wanted};
 use super::scratch::{Buffers, Scratch};
 use crate::batch::{Batch, Computed, Output, Row, Runner, RunnerFault, SequenceKv};
+use crate::device_work::{DeviceWork, KernelTime};
 use crate::observation::Watched;
 use crate::pulse::Pulse;
 use crate::rope::Rotation;
 use crate::{ModelConfig, ModelError};
 
-/// Rows of the warm-up batches: products have kernels for up to 1, 4 and more rows, and attention has others for many
+/// Rows of the warm-up batches: products have kernels for up to 1, 4, 8, 16 and more rows, and attention has others for many
 /// rows.
-const WARM_ROWS: [u32; 4] = [1, 4, 8, 128];
+const WARM_ROWS: [u32; 5] = [1, 4, 8, 16, 128];
 
 /// Runs batches of a model on a device, with KV blocks in its memory.
 pub struct DeviceRunner {
@@ -39,8 +40,9 @@ pub struct DeviceRunner {
     batch_outputs: BatchOutputs,
     /// Keys and values between two steps, if they are not on the device.
     copies: Option<Copies>,
-    /// Time spent uploading and recording batches.
+    /// Time spent uploading and recording batches, and waiting for their results.
     preparing: Duration,
+    waiting: Duration,
     /// The current fault. A failing read of a block changes only this.
     fault: RefCell<Option<DeviceError>>,
     pulse: Arc<Pulse>,
@@ -74,21 +76,26 @@ struct BatchOutputs {
 }
 
 impl BatchOutputs {
-    /// Reads back the results of a batch once it is computed.
-    fn read(
-        &mut self,
-        device: &Device,
+    /// The parts of buffers that hold the results of a batch.
+    fn parts<'b>(
         config: &ModelConfig,
-        (buffers, logits): (&Buffers, &Buffer<f32>),
+        (buffers, logits): (&'b Buffers, &'b Buffer<f32>),
         wanted: &Wanted,
-    ) -> Result<(), DeviceError> {
-        self.outputs.clear();
-        self.likeliest.clear();
+    ) -> [Part<'b>; 3] {
         let unembedded = wanted.unembedded();
-        device.read_into(logits, 0..wanted.logits * config.vocab, &mut self.outputs)?;
         let hidden = unembedded * config.d_model..wanted.rows.len() * config.d_model;
-        device.read_into(&buffers.h, hidden, &mut self.outputs)?;
-        device.read_into(&buffers.likeliest, wanted.logits..unembedded, &mut self.likeliest)
+        [
+            logits.part(0..wanted.logits * config.vocab),
+            buffers.h.part(hidden),
+            buffers.likeliest.part(wanted.logits..unembedded),
+        ]
+    }
+
+    /// Takes the bytes of these parts: numbers, and behind them the most likely tokens of some rows.
+    fn take(&mut self, bytes: &[u8], likeliest: usize) {
+        let (outputs, tokens) = bytes.split_at(bytes.len() - likeliest * size_of::<Token>());
+        replace_elements(&mut self.outputs, outputs);
+        replace_elements(&mut self.likeliest, tokens);
     }
 }
 
@@ -119,6 +126,7 @@ impl DeviceRunner {
             batch_outputs: BatchOutputs::default(),
             copies: None,
             preparing: Duration::ZERO,
+            waiting: Duration::ZERO,
             fault: RefCell::default(),
             pulse: Arc::default(),
         };
@@ -174,7 +182,8 @@ impl DeviceRunner {
 
     /// Computes a batch, and reads back the results.
     fn run(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        let DeviceRunner { model, stored, front, scratch, batch_outputs, copies, preparing, .. } = self;
+        let DeviceRunner { model, stored, front, scratch, batch_outputs, copies, preparing, waiting, .. } =
+            self;
         let lost = || DeviceError::Lost { reason: "it was lost before".to_owned() };
         let Stored { arena, angles, parts } = stored.as_mut().ok_or_else(lost)?;
         let (weights, config, device) =
@@ -194,12 +203,16 @@ impl DeviceRunner {
         let mut step = device.step();
         let pass = Pass { config, weights, angles, rows: &rows };
         pass.record(&mut step, &mut Room { arena, parts, buffers, logits })?;
-        step.submit()?;
+        let reading = step.submit_reading(&BatchOutputs::parts(config, (buffers, logits), &rows.wanted))?;
         *preparing += started.elapsed();
+        let (submitted, likeliest) = (Instant::now(), rows.wanted.likeliest);
+        device.finish_reading(reading, |bytes| batch_outputs.take(bytes, likeliest))?;
+        *waiting += submitted.elapsed();
+        rows.release(device);
         if let Some(copies) = copies {
             copies.fetch(device, arena, batch)?;
         }
-        batch_outputs.read(device, config, (buffers, logits), &rows.wanted)
+        Ok(())
     }
 
     /// Records the first fault: later ones follow from it.
@@ -312,6 +325,32 @@ impl Runner for DeviceRunner {
 
     fn preparing(&self) -> Duration {
         self.preparing
+    }
+
+    fn work(&self) -> DeviceWork {
+        let work = self.model.device.work();
+        DeviceWork {
+            preparing: self.preparing,
+            waiting: self.waiting,
+            submissions: work.submissions,
+            dispatches: work.dispatches,
+            groups: work.groups,
+            uploads: work.uploads,
+            allocations: work.allocations,
+            weight_bytes: [work.weight_bytes, work.weight_bytes_least],
+            kv_bytes: [work.kv_bytes, work.kv_bytes_least],
+        }
+    }
+
+    fn time_kernels(&mut self, on: bool) -> bool {
+        self.model.device.time_kernels(on).is_ok()
+    }
+
+    fn kernel_times(&self) -> Vec<KernelTime> {
+        let times = self.model.device.kernel_times().into_iter();
+        times
+            .map(|kvik_gpu::KernelTime { kernel, runs, groups, ns }| KernelTime { kernel, runs, groups, ns })
+            .collect()
     }
 
     /// # Panics

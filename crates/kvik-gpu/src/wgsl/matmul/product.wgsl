@@ -52,15 +52,10 @@ fn multiply(matrix: u32, first: u32, count: u32, tile: u32, local: u32) {
         lanes[local * BATCH + b] = sums[b];
     }
     workgroupBarrier();
-    for (var index = local; index < TILE_ROWS * BATCH; index += 64u) {
-        let out_row = tile * TILE_ROWS + index / BATCH;
-        let b = index % BATCH;
-        if out_row < params.rows && b < count {
-            out[result_at(first + b, out_row)] = lanes_sum(index / BATCH, b);
-        }
-    }
+    store_results(first, count, tile, local);
 }
 
+// A result: the sum of one row's product with one input.
 fn lanes_sum(row: u32, b: u32) -> f32 {
     var pairs: array<f32, 4>;
     for (var i = 0u; i < 4u; i++) {
