@@ -54,7 +54,9 @@ class Shape:
     mixed: bool = False  # whether a dense layer stands beside the experts
     output_scale: bool = False
     gelu: float = 1.0  # how much parts with GELU add; llama.cpp computes it in half precision
-    beyond: int = 0  # layers behind the last that predict tokens beyond the next one
+    beyond: int = 0  # layers behind the last that predict tokens beyond the next one: prediction heads
+    head_output: bool = False  # whether a head has an embedding and an output matrix of its own
+    head_repeats: bool = False  # whether a head computes what the only layer before it does
     recurrence: str = ""  # "", short, delta, delta-mixed, delta-legacy, mamba
     recurrent: tuple = ()  # layers that keep a state
     ffn_alone: tuple = ()  # layers that are a feed-forward half alone; where there are some, each layer is one half
@@ -257,6 +259,20 @@ ARCHITECTURES = [
     ),
 ]
 
+# Models with a prediction head: those above, with the same numbers, and a layer behind their last. So llama.cpp's answers
+# on those are the answers of these, too; what the head says is computed by heads.py.
+HEADS = [
+    dataclasses.replace(shape, name=f"head-{shape.name}", beyond=1, head_output=shape.name == "glm4moe")
+    for shape in ARCHITECTURES
+    if shape.name in ("deepseek2", "glm4moe", "qwen35", "qwen3next")
+]
+# A head that is nearly always right: it sees all but the first position of what its trunk sees.
+REPEATS = Shape(
+    "head-repeats", "glm4moe", ffn_norm="post_attention_norm", qkv_bias=True, qk_norm="head", layers=1, experts=6,
+    shared_d_ff=24, selection_bias=True, seed=70, beyond=1, head_repeats=True,
+    keys={"expert_shared_count": 1, "expert_weights_norm": True, "expert_weights_scale": 1.3},
+)
+
 # Rows of 96 and 160 weights make three and five blocks of 32; K-quants need rows that divide by 256.
 # Engines that quantise activations to 8 bits differ from exact arithmetic by a KL divergence that grows with the square
 # of the spread: at 3 it is 1e-3 and more, which would hide what these models are to show.
@@ -277,7 +293,7 @@ def write(path, shape):
     w = gguf.GGUFWriter(str(path), shape.arch)
     write_config(w, shape)
     write_tokenizer(w)
-    for name, values in tensors(shape):
+    for name, values in (repeating if shape.head_repeats else dict)(tensors(shape)).items():
         w.add_tensor(name, values)
     w.write_header_to_file()
     w.write_kv_data_to_file()
@@ -416,8 +432,10 @@ def tensors(s):
         pairs = s.full_head_dim // 2
         yield "rope_freqs.weight", np.where(np.arange(pairs) < pairs // 4, 1, 1e30).astype(np.float32)
     yield from around_layers(s, normal, norm, unit)
-    for i in range(s.layers):
+    for i in range(s.layers + s.beyond):
         b = f"blk.{i}."
+        if i >= s.layers:
+            yield from joined(s, b, normal, norm, unit)
         if s.norms != "after":
             yield b + "attn_norm.weight", norm(s.d_model)
         if i in s.recurrent:
@@ -459,6 +477,33 @@ def tensors(s):
             yield b + "post_ffw_norm.weight", norm(s.d_model, after) * np.float32(s.gelu)
 
 
+def repeating(tensors):
+    """The tensors of a model of one layer, with a head of the same layer that sees nothing but embeddings."""
+    values = dict(tensors)
+    embedding = values["token_embd.weight"]
+    # A head norms what it looks up.
+    embedding /= np.sqrt((embedding * embedding).mean(axis=1, keepdims=True))
+    d = embedding.shape[1]
+    values["blk.1.nextn.eh_proj.weight"] = np.eye(d, 2 * d, dtype=np.float32)
+    values["blk.1.nextn.enorm.weight"] = np.ones(d, np.float32)
+    values["blk.1.nextn.shared_head_norm.weight"] = values["output_norm.weight"]
+    for name in values:
+        if name.startswith("blk.0."):
+            values[name.replace("blk.0.", "blk.1.")] = values[name]
+    return values
+
+
+def joined(s, b, normal, norm, unit):
+    """The tensors of a prediction head beside those of its decoder layer."""
+    yield b + "nextn.eh_proj.weight", normal(s.d_model, 2 * s.d_model, std=unit)
+    yield b + "nextn.enorm.weight", norm(s.d_model)
+    yield b + "nextn.hnorm.weight", norm(s.d_model)
+    yield b + "nextn.shared_head_norm.weight", norm(s.d_model)
+    if s.head_output:
+        yield b + "nextn.embed_tokens.weight", normal(len(TOKENS), s.d_model, std=1.0)
+        yield b + "nextn.shared_head_head.weight", normal(len(TOKENS), s.d_model, std=s.spread * unit)
+
+
 def around_layers(s, normal, norm, unit):
     """What stands around the residual stream before the first layer and behind the last."""
     d, all_layers = s.d_model, s.layers * s.per_layer
@@ -498,7 +543,7 @@ def attention(s, layer, b, normal, norm):
     """The tensors of attention."""
     kv_heads, head_dim = heads_of(s, layer)
     q, kv, unit = s.heads * head_dim, kv_heads * head_dim, 1 / math.sqrt(s.d_model)
-    has_own = layer < s.layers - s.sharing or s.sharing_stored
+    has_own = layer < s.layers - s.sharing or layer >= s.layers or s.sharing_stored
     projections = [
         ("q", normal(2 * q if s.gated else q, s.d_model, std=1.5 * unit)),
         ("k", normal(kv, s.d_model, std=1.5 * unit)),

@@ -1,8 +1,11 @@
 //! Settings of an engine.
 
+use std::sync::Arc;
+
 use kvik_cache::retain::HeadImportance;
 use kvik_cache::{AuxiliaryState, Namespaces};
 use kvik_kernels::{KvLayout, KvValues};
+use kvik_model::gates::Gates;
 
 use crate::retain::repeat::RepeatPrompt;
 use crate::stats::{DraftSource, DraftSources};
@@ -70,6 +73,8 @@ pub struct EngineConfig {
     pub repeat: RepeatPrompt,
     /// Measured importance of each KV head, if available.
     pub calibration: Option<HeadImportance>,
+    /// Trained gates of each KV head, if available; they fit the layout.
+    pub gates: Option<Arc<Gates>>,
 }
 
 impl EngineConfig {
@@ -93,6 +98,7 @@ impl EngineConfig {
             latent: layout.layers().iter().any(|layer| layer.values == KvValues::OfKeys),
             repeat: RepeatPrompt::default(),
             calibration: None,
+            gates: None,
         }
     }
 

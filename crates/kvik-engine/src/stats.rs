@@ -17,12 +17,14 @@ pub enum DraftSource {
     Grammar,
     /// The most likely tokens of a smaller model.
     Model,
+    /// The most likely tokens of the model's own prediction head.
+    Head,
 }
 
 impl DraftSource {
     /// All sources.
-    pub const ALL: [DraftSource; 4] =
-        [DraftSource::Lookup, DraftSource::Tree, DraftSource::Grammar, DraftSource::Model];
+    pub const ALL: [DraftSource; 5] =
+        [DraftSource::Lookup, DraftSource::Tree, DraftSource::Grammar, DraftSource::Model, DraftSource::Head];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
@@ -31,6 +33,7 @@ impl DraftSource {
             DraftSource::Tree => "tree",
             DraftSource::Grammar => "grammar",
             DraftSource::Model => "model",
+            DraftSource::Head => "head",
         }
     }
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvik_cache::retain::{LayerFacts, Needs};
-use kvik_cache::{BlockId, StateId, Token};
+use kvik_cache::{BlockId, SeqId, StateId, Token};
 use kvik_kernels::{HeadTail, KvLayout, Pool, SeqKv};
 
 use crate::AdapterMix;
+use crate::device_work::{DeviceWork, KernelTime};
+use crate::gates::HeadGate;
 use crate::pulse::Pulse;
 
 use super::observation::{LayerObservation, Watched};
@@ -61,6 +63,17 @@ pub struct SequenceKv<'a> {
     pub adapters: Option<&'a AdapterMix>,
     /// The recurrent state of the sequence; `None` for models without.
     pub state: Option<SequenceState<'a>>,
+    /// The rows that the prediction head needs, if it follows the sequence.
+    pub followed: Option<Followed>,
+}
+
+/// The rows of a sequence that the prediction head needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Followed {
+    /// The sequence.
+    pub id: SeqId,
+    /// The position of the first of these rows.
+    pub from: u32,
 }
 
 /// The recurrent state of a sequence.
@@ -91,7 +104,7 @@ pub struct LayerTails<'a> {
 impl<'a> SequenceKv<'a> {
     /// A sequence that stores everything in blocks, without adapters.
     pub fn in_blocks(blocks: &'a [BlockId]) -> SequenceKv<'a> {
-        SequenceKv { blocks, tails: &[], adapters: None, state: None }
+        SequenceKv { blocks, tails: &[], adapters: None, state: None, followed: None }
     }
 
     /// The storage of one layer in the form that the kernels take; `blocks` are the numbers of the sequence's blocks.
@@ -123,6 +136,12 @@ impl<'a> Batch<'a> {
     /// The blocks of a row's sequence.
     pub fn blocks(&self, row: &Row) -> &'a [BlockId] {
         self.sequences[row.sequence as usize].blocks
+    }
+
+    /// The sequence of a row that the prediction head needs.
+    pub fn followed(&self, row: &Row) -> Option<SeqId> {
+        let followed = self.sequences[row.sequence as usize].followed?;
+        (row.position >= followed.from).then_some(followed.id)
     }
 }
 
@@ -193,6 +212,22 @@ pub trait Runner {
         Duration::ZERO
     }
 
+    /// The work that its device was given.
+    fn work(&self) -> DeviceWork {
+        DeviceWork::default()
+    }
+
+    /// Begins to time each kernel of its device by itself, which makes steps slower, or ends it. False if there is no
+    /// device, or none with a clock.
+    fn time_kernels(&mut self, _on: bool) -> bool {
+        false
+    }
+
+    /// The times of kernels since [`Runner::time_kernels`], the longest first.
+    fn kernel_times(&self) -> Vec<KernelTime> {
+        Vec::new()
+    }
+
     /// The current fault, until [`Runner::restore`]: data read or written since it occurred is invalid.
     fn fault(&self) -> Option<RunnerFault> {
         None
@@ -250,10 +285,44 @@ pub trait Runner {
         Ok(Computed { outputs: self.forward(batch, watched), likeliest: &[] })
     }
 
+    /// The prediction head of the model; `None` if it has none.
+    fn head(&mut self) -> Option<&mut dyn PredictionHead> {
+        None
+    }
+
     /// The interface for retention policies; `None` if it does not support them.
     fn retainer(&mut self) -> Option<&mut dyn Retainer> {
         None
     }
+}
+
+/// The last rows of a prompt that a prediction head needs; earlier ones are not worth computing the last layer for.
+pub const HEAD_PROMPT_ROWS: usize = 128;
+
+/// The prediction head of a model: continues sequences by guesses, from the hidden states of their rows.
+///
+/// It holds something of each sequence whose rows it was [given](SequenceKv::followed), until the sequence ends.
+pub trait PredictionHead {
+    /// Number of sequences that it follows at a time.
+    fn sequences_max(&self) -> usize;
+
+    /// The tokens that it holds likeliest after each of `wanted`, in order, at most as many as are wanted; none of a
+    /// sequence whose last computed row it was not given.
+    fn predict(&mut self, wanted: &[WantedTokens<'_>]) -> Vec<Vec<Token>>;
+
+    /// Drops what it holds of sequences for which `running` is false.
+    fn follow_only(&mut self, running: &dyn Fn(SeqId) -> bool);
+}
+
+/// A sequence for which a prediction head guesses.
+#[derive(Debug, Clone, Copy)]
+pub struct WantedTokens<'a> {
+    /// The sequence.
+    pub id: SeqId,
+    /// Its tokens, all but the last of which are computed.
+    pub tokens: &'a [Token],
+    /// Maximum number of tokens to guess, at least 1.
+    pub most: usize,
 }
 
 /// Reads and moves the stored positions of the heads of a sequence.
@@ -296,4 +365,6 @@ pub struct StoredLayer<'a> {
     pub tokens: usize,
     /// The observations of the layer.
     pub observed: Option<&'a LayerObservation>,
+    /// The gates of the layer's KV heads, if the model has gates.
+    pub gates: Option<&'a [HeadGate]>,
 }

@@ -1,5 +1,7 @@
 //! The shape of a model, the same whether it came from GGUF or a Hugging Face directory.
 
+use std::ops::Range;
+
 use super::{Arch, Extras};
 
 pub use kvik_kernels::RopeStyle;
@@ -103,4 +105,17 @@ pub struct ModelConfig {
     pub rope: RopeConfig,
     /// Parts beyond a plain transformer.
     pub extras: Extras,
+}
+
+impl ModelConfig {
+    /// The same model without its prediction head, for uses that do not draft with it.
+    pub fn without_head(mut self) -> ModelConfig {
+        self.extras.predicts = false;
+        self
+    }
+
+    /// The layers that predict tokens beyond the next one.
+    pub(crate) fn beyond(&self) -> Range<usize> {
+        self.layers..self.layers.saturating_add(self.extras.layers_beyond)
+    }
 }

@@ -4,9 +4,12 @@
 //! are reused from step to step. Attention reads keys and values as they are stored, including those of this batch, so
 //! a prompt gives the same bytes however it is divided into batches.
 
+mod predict;
+
 use std::ops::Range;
 use std::sync::Arc;
 
+use kvik_cache::SeqId;
 use kvik_kernels::{
     Activations, Attention, AttnScratch, AttnWeights, KvArena, Matrix, Pool, RopeTable, SeqKv, SeqRow,
     StateArena, add, add_bias, dequantize, matmul, matmul_many, multiply, product, rms_norm,
@@ -22,10 +25,12 @@ use super::recurrent::{BatchStates, LayerStates, Means, Tried};
 use super::residual::{self, Workspace};
 use super::state_layout::StateLayout;
 use super::weights::{
-    AttentionWeights, Head, HeadProjections, Layer, Mixing, Projections, RecurrentWeights, Weights,
+    AttentionWeights, HeadProjections, Layer, Mixing, Projections, RecurrentWeights, Weights,
 };
 use super::{Model, Temperature, feed_forward, latent, recurrent};
 use crate::pulse::Pulse;
+
+pub(super) use predict::predict;
 
 /// Everything a forward pass reads in addition to the batch.
 pub(super) struct Context<'a> {
@@ -81,6 +86,9 @@ pub(super) struct Scratch {
     /// Attention weights of watched rows.
     weights: AttnWeights,
     rows: RowPositions,
+    /// The rows that the prediction head needs, by sequence and position, and their hidden states, `[rows, d_model]`.
+    followed: Vec<(SeqId, u32)>,
+    followed_states: Vec<f32>,
     /// The rows with adapters, and their buffers.
     adapted: AdaptedRows,
     adapter: adapter::Buffers,
@@ -114,7 +122,10 @@ pub(super) fn forward(
     scratch.rows.set(batch.rows);
     scratch.adapted.set(context.adapters, batch);
     embed(context, scratch, batch.rows);
+    scratch.followed.clear();
+    scratch.followed_states.clear();
     let weighs = watched.iter().any(Watched::weighs);
+    let is_wanted = |row: &Row| row.output != Output::None || batch.followed(row).is_some();
     for (index, layer) in layers.iter().enumerate() {
         context.pulse.beat();
         around(context, scratch, |work, x, _, buffers| layer.residual.start(work, x, buffers));
@@ -126,7 +137,7 @@ pub(super) fn forward(
                 if weights.projections.store() {
                     store(context, stores.kv, scratch, weights.kv, &seqs);
                 }
-                if is_last && !weighs && keep_wanted(scratch, batch.rows) == 0 {
+                if is_last && !weighs && keep_wanted(scratch, batch.rows, is_wanted) == 0 {
                     return scratch.outputs.clear();
                 }
                 attend(context, stores.kv, scratch, (layer, weights), &seqs, watched);
@@ -135,7 +146,7 @@ pub(super) fn forward(
             Mixing::Absent => {}
         }
         let kept = matches!(layer.mixing, Mixing::Attention(_)) && !weighs;
-        if is_last && !kept && keep_wanted(scratch, batch.rows) == 0 {
+        if is_last && !kept && keep_wanted(scratch, batch.rows, is_wanted) == 0 {
             return scratch.outputs.clear();
         }
         context.pulse.beat();
@@ -146,7 +157,9 @@ pub(super) fn forward(
     context.pulse.beat();
     if let Some(head) = head {
         around(context, scratch, |work, x, _, buffers| ends.leave(work, x, buffers));
-        give_outputs(context, scratch, head);
+        norm(context, &scratch.x, &head.norm, &mut scratch.h);
+        note_followed(context, scratch, batch, is_wanted);
+        give_outputs(context, scratch, &head.output);
     }
 }
 
@@ -187,6 +200,14 @@ impl<'a> StoredKv<'a> {
     }
 }
 
+impl Scratch {
+    /// The rows of the last batch that the prediction head needs, by sequence and position, and their hidden states.
+    pub(super) fn followed(&self, d_model: usize) -> impl Iterator<Item = (SeqId, u32, &[f32])> {
+        let rows = self.followed.iter().zip(self.followed_states.chunks_exact(d_model));
+        rows.map(|(&(id, position), state)| (id, position, state))
+    }
+}
+
 impl RowPositions {
     fn set(&mut self, rows: &[Row]) {
         self.rotated.clear();
@@ -196,21 +217,26 @@ impl RowPositions {
     }
 }
 
-/// Looks up the rows of the embedding, directly in the file: only the rows in use are ever read.
+/// Looks up the embeddings of the rows.
 fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
-    let d = context.model.config.d_model;
-    let table = context.model.tensors.get("token_embd.weight").expect("checked when the model was loaded");
-    let row_bytes = table.data.len() / table.rows;
-    scratch.x.resize(rows.len() * d, 0.0);
-    for (row, x) in rows.iter().zip(scratch.x.chunks_exact_mut(d)) {
-        let start = row.token as usize * row_bytes;
-        dequantize(table.ty, &table.data[start..start + row_bytes], x);
-    }
+    look_up(context, "token_embd.weight", rows, &mut scratch.x);
     multiply(context.pool, &mut scratch.x, context.model.config.extras.multipliers.embedding);
     let by_layer = (rows.iter().map(|row| row.token), context.model.tensors.get(residual::TABLE));
     around(context, scratch, |work, x, _, buffers| {
         context.model.weights.ends.enter(work, by_layer, x, buffers)
     });
+}
+
+/// Looks up the rows of an embedding, `[n, d_model]`, directly in the file: only the rows in use are ever read.
+fn look_up(context: &Context<'_>, table: &str, rows: &[Row], x: &mut Vec<f32>) {
+    let d = context.model.config.d_model;
+    let table = context.model.tensors.get(table).expect("checked when the model was loaded");
+    let row_bytes = table.data.len() / table.rows;
+    x.resize(rows.len() * d, 0.0);
+    for (row, x) in rows.iter().zip(x.chunks_exact_mut(d)) {
+        let start = row.token as usize * row_bytes;
+        dequantize(table.ty, &table.data[start..start + row_bytes], x);
+    }
 }
 
 /// Norms the stream and projects it to rotated queries and keys, and values.
@@ -500,14 +526,10 @@ fn add_to_stream(context: &Context<'_>, x: &mut [f32], h: &mut [f32], weight: Op
 
 /// In the last layer, continues only with the rows whose output is needed, once their keys and values are stored;
 /// returns their number. Queries and attention outputs are compacted as far as they exist.
-fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
+fn keep_wanted(scratch: &mut Scratch, rows: &[Row], is_wanted: impl Fn(&Row) -> bool) -> usize {
     let Scratch { x, q, gate, attended, rows: positions, adapted, residual, .. } = scratch;
-    let wanted: Vec<usize> = rows
-        .iter()
-        .enumerate()
-        .filter(|(_, row)| row.output != Output::None)
-        .map(|(index, _)| index)
-        .collect();
+    let wanted = rows.iter().enumerate().filter(|(_, row)| is_wanted(row));
+    let wanted: Vec<usize> = wanted.map(|(index, _)| index).collect();
     for buffer in [x, q, gate, attended].into_iter().chain(residual.of_rows()) {
         let width = buffer.len() / rows.len().max(1);
         for (to, &from) in wanted.iter().enumerate() {
@@ -525,31 +547,50 @@ fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
     wanted.len()
 }
 
-/// Norms the rows that have reached the end: hidden states. Multiplies those whose logits are needed by the output
-/// matrix.
-fn give_outputs(context: &Context<'_>, scratch: &mut Scratch, head: &Head) {
+/// Notes the hidden states that the prediction head needs, of the rows that have reached the end.
+fn note_followed(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    batch: &Batch<'_>,
+    is_wanted: impl Fn(&Row) -> bool,
+) {
+    let Scratch { h, followed, followed_states, .. } = scratch;
+    let wanted = batch.rows.iter().filter(|row| is_wanted(row));
+    for (row, state) in wanted.zip(h.chunks_exact(context.model.config.d_model)) {
+        if let Some(id) = batch.followed(row) {
+            followed.push((id, row.position));
+            followed_states.extend_from_slice(state);
+        }
+    }
+}
+
+/// Gives the hidden states of rows that have reached the end and been normed. Multiplies those whose logits are needed
+/// by the output matrix.
+fn give_outputs(context: &Context<'_>, scratch: &mut Scratch, output: &Matrix) {
     let d_model = context.model.config.d_model;
-    let Scratch { x, h, outputs, rows, adapted, adapter, inputs, .. } = scratch;
-    norm(context, x, &head.norm, h);
+    let Scratch { h, outputs, rows, adapted, adapter, inputs, .. } = scratch;
     let logits = rows.outputs.iter().filter(|&&output| output == Output::Logits).count();
     let vocab = context.model.config.vocab;
     // Contents left from the last batch are overwritten: filling megabytes with zeros takes milliseconds.
     outputs.truncate(logits * vocab);
     outputs.resize(logits * vocab, 0.0);
     let mut unembedded = Vec::new();
-    for (row, &output) in rows.outputs.iter().enumerate() {
+    for (row, &needed) in rows.outputs.iter().enumerate() {
         let state = row * d_model..(row + 1) * d_model;
-        if output == Output::Hidden {
-            outputs.extend_from_slice(&h[state]);
-        } else {
-            h.copy_within(state, unembedded.len() * d_model);
-            unembedded.push(row);
+        match needed {
+            Output::Hidden => outputs.extend_from_slice(&h[state]),
+            // Only the prediction head needs it.
+            Output::None => {}
+            Output::Logits | Output::Likeliest => {
+                h.copy_within(state, unembedded.len() * d_model);
+                unembedded.push(row);
+            }
         }
     }
     h.truncate(unembedded.len() * d_model);
     if !unembedded.is_empty() {
         let logits = &mut outputs[..logits * vocab];
-        unembed(context, h, inputs, &head.output, logits);
+        unembed(context, h, inputs, output, logits);
         adapted.keep(&unembedded);
         context.adapting(adapted, adapter).add(Place::Output, h, logits);
         let extras = &context.model.config.extras;

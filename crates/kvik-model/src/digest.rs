@@ -89,8 +89,9 @@ pub(super) fn update_with_tensors(whole: &mut blake3::Hasher, tensors: &TensorSo
     }
 }
 
-/// Parts that are not written for models without them: their identity is the same as before these parts existed.
-const ABSENT: [&str; 10] = [
+/// Parts that are not written for models without them: their identity is the same as before these parts existed. What
+/// is loaded only for drafts is never written.
+const ABSENT: [&str; 12] = [
     ", latent: None",
     ", recurrence: None",
     ", by_layer: ByLayer { kv_heads: [], d_ff: [] }",
@@ -101,6 +102,8 @@ const ABSENT: [&str; 10] = [
     ", per_layer_width: None",
     ", per_layer_rows: None",
     ", grouped: false",
+    ", predicts: false",
+    ", predicts: true",
 ];
 
 /// The values that determine the results, one per line. Floats are written as their bits.

@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use kvik_text::files::{TensorSource, TensorView};
 
 use super::arch::{LayerShape, MixingShape, QkNorm, Values};
-use super::layer_tensor::{LayerTensor, Presence, is_stack, part_of_stack, transposed_stack};
+use super::layer_tensor::{
+    HEAD_EMBEDDING, HEAD_EMBEDDING_NORM, HEAD_HIDDEN_NORM, HEAD_JOIN, HEAD_NORM, HEAD_OUTPUT, LayerTensor,
+    Presence, is_stack, part_of_stack, transposed_stack,
+};
 use super::recurrent::is_recurrent;
 use super::{ModelConfig, ModelError, RopeScaling, latent, residual};
 
@@ -32,8 +35,15 @@ struct Expected {
 /// Names of the tensors from which the model is loaded: all required ones, and the optional ones that the file has.
 /// Checks that their shapes are those of the configuration, and that the file has no others.
 pub(super) fn check(config: &ModelConfig, tensors: &TensorSource) -> Result<BTreeSet<String>, ModelError> {
+    let names = present(expected(config, Some(tensors)), tensors)?;
+    refuse_unused(config, tensors, &names)?;
+    Ok(names)
+}
+
+/// The names of the expected tensors that the file has, each in its shape, and of all required ones.
+fn present(all: Vec<Expected>, tensors: &TensorSource) -> Result<BTreeSet<String>, ModelError> {
     let mut names = BTreeSet::new();
-    for expected in expected(config, Some(tensors)) {
+    for expected in all {
         match tensors.get(&expected.name) {
             Some(view) => check_shape(&expected, &view)?,
             None if expected.presence == Presence::Required => {
@@ -43,7 +53,6 @@ pub(super) fn check(config: &ModelConfig, tensors: &TensorSource) -> Result<BTre
         }
         names.insert(expected.name);
     }
-    refuse_unused(config, tensors, &names)?;
     Ok(names)
 }
 
@@ -78,30 +87,30 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
         list.stack(tensor, config.residual().stack_len(tensor.0), has);
     }
     for layer in 0..config.layers {
-        list.prefix = format!("blk.{layer}.");
-        let shape = config.layer(layer);
-        for norm in shape.norm_names() {
-            list.add(norm, 1, d, Presence::Required);
-        }
-        match shape.mixing {
-            MixingShape::Attention => {
-                list.attention(&shape, d, |part| has(&format!("blk.{layer}.{part}")));
-            }
-            MixingShape::Recurrent(recurrent) => {
-                let (output, cols) = recurrent.output(d);
-                list.add(output, d, cols, Presence::Required);
-                for (name, rows, cols, presence) in recurrent.tensors(d) {
-                    list.add(name, rows, cols, presence);
-                }
-            }
-            MixingShape::Absent => {}
-        }
-        let experts = config.extras.experts.map(|experts| experts.count);
-        for tensor in shape.feed_forward.tensors(d).into_iter().chain(shape.residual.tensors(d)) {
-            list.stack(tensor, experts.filter(|_| is_stack(tensor.0)), has);
-        }
+        list.layer(config, (layer, &config.layer(layer)), has);
     }
     list.tensors
+}
+
+/// Names of the tensors from which the prediction head is loaded, by the rules of [`check`].
+///
+/// # Errors
+/// If a required one is missing, or one has another shape.
+pub(super) fn check_head(
+    config: &ModelConfig,
+    tensors: &TensorSource,
+) -> Result<BTreeSet<String>, ModelError> {
+    let (d, head) = (config.d_model, config.layers);
+    let mut list = List { prefix: format!("blk.{head}."), ..List::default() };
+    list.add(HEAD_JOIN, d, 2 * d, Presence::Required);
+    list.add(HEAD_EMBEDDING_NORM, 1, d, Presence::Required);
+    list.add(HEAD_HIDDEN_NORM, 1, d, Presence::Required);
+    // Without them the model's own are used.
+    list.add(HEAD_NORM, 1, d, Presence::Optional);
+    list.add(HEAD_EMBEDDING, config.vocab, d, Presence::Optional);
+    list.add(HEAD_OUTPUT, config.vocab, d, Presence::Optional);
+    list.layer(config, (head, &config.head_layer()), |name| tensors.get(name).is_some());
+    present(list.tensors, tensors)
 }
 
 /// The matrices that the forward pass multiplies all rows by: name, rows, columns. Includes the output matrix, even if
@@ -144,6 +153,37 @@ impl List {
         if presence != Presence::Absent {
             let name = self.named(name);
             self.tensors.push(Expected { name, rows, cols, presence });
+        }
+    }
+
+    /// Adds the tensors of a decoder layer; `has` says which tensors are in the file.
+    fn layer(
+        &mut self,
+        config: &ModelConfig,
+        (layer, shape): (usize, &LayerShape),
+        has: impl Fn(&str) -> bool + Copy,
+    ) {
+        let d = config.d_model;
+        self.prefix = format!("blk.{layer}.");
+        for norm in shape.norm_names() {
+            self.add(norm, 1, d, Presence::Required);
+        }
+        match shape.mixing {
+            MixingShape::Attention => {
+                self.attention(shape, d, |part| has(&format!("blk.{layer}.{part}")));
+            }
+            MixingShape::Recurrent(recurrent) => {
+                let (output, cols) = recurrent.output(d);
+                self.add(output, d, cols, Presence::Required);
+                for (name, rows, cols, presence) in recurrent.tensors(d) {
+                    self.add(name, rows, cols, presence);
+                }
+            }
+            MixingShape::Absent => {}
+        }
+        let experts = config.extras.experts.map(|experts| experts.count);
+        for tensor in shape.feed_forward.tensors(d).into_iter().chain(shape.residual.tensors(d)) {
+            self.stack(tensor, experts.filter(|_| is_stack(tensor.0)), has);
         }
     }
 
@@ -223,7 +263,7 @@ fn refuse_unused(
     tensors: &TensorSource,
     used: &BTreeSet<String>,
 ) -> Result<(), ModelError> {
-    let beyond = config.layers..config.layers.saturating_add(config.extras.layers_beyond);
+    let beyond = config.beyond();
     let is_beyond = |name: &str| layer_of(name).is_some_and(|layer| beyond.contains(&layer));
     let unused: Vec<&str> =
         tensors.names().filter(|name| !used.contains(*name) && !is_beyond(name)).collect();

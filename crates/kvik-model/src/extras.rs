@@ -25,9 +25,10 @@ pub struct Extras {
     pub experts: Option<ExpertsConfig>,
     /// Added to the weights of all norms when they are read: 1 if a file stores the weights minus 1.
     pub norm_offset: f32,
-    /// Number of layers after the last that predict tokens beyond the next one: they are not computed, and their
-    /// tensors are not read.
+    /// Number of layers after the last that predict tokens beyond the next one: no logits depend on them.
     pub layers_beyond: usize,
+    /// Whether the first of those is loaded, to draft with.
+    pub predicts: bool,
     /// Layers whose queries and keys are not rotated, `[layers]`; empty if all are.
     pub unrotated: Vec<bool>,
     /// Counts that differ between layers.

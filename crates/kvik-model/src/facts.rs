@@ -5,10 +5,11 @@ use std::ops::Range;
 use kvik_cache::retain::{HeadFacts, LayerFacts, Needs};
 use kvik_kernels::{
     KvArena, Pool, RopeStyle, RopeTable, Rows, SeqKv, StoredVectors, expected_attention, likeness,
-    redundancy, row_norms,
+    redundancy, rope_back, row_norms,
 };
 
 use super::batch::StoredLayer;
+use super::gates::features;
 use super::observation::LayerObservation;
 
 /// Number of future positions over which the rotation of queries is averaged (Expected Attention, arXiv 2510.00636).
@@ -33,6 +34,9 @@ impl FactsContext<'_> {
         let facts = stored.positions.iter().enumerate().map(|(head, positions)| {
             let head = Head { layer: stored.layer, head, kv, stored: positions.len() };
             let mut facts = self.of_vectors(&head, needs);
+            if let Some(gates) = stored.gates.filter(|_| needs.gated) {
+                facts.gated = gates[head.head].scores(&self.features(&head, positions));
+            }
             facts.positions = positions.clone();
             if let Some(observed) = stored.observed {
                 facts.mass = observed.mass.get(head.head).cloned().unwrap_or_default();
@@ -63,6 +67,34 @@ impl FactsContext<'_> {
             value_norms: fact(needs.value_norms, row_norms, values),
             ..HeadFacts::default()
         }
+    }
+
+    /// The features of the stored positions of each KV head of a layer, as its gate reads them.
+    pub(super) fn features_of_heads(&self, stored: &StoredLayer<'_>) -> Vec<Vec<f32>> {
+        let blocks: Vec<u32> = stored.kv.blocks.iter().map(|block| block.0).collect();
+        let kv = stored.kv.layer(stored.layer, &blocks);
+        let heads = stored.positions.iter().enumerate().map(|(head, positions)| {
+            self.features(&Head { layer: stored.layer, head, kv, stored: positions.len() }, positions)
+        });
+        heads.collect()
+    }
+
+    /// The features of each stored position, [`features`].
+    fn features(&self, head: &Head<'_>, positions: &[u32]) -> Vec<f32> {
+        let copy = |vectors: StoredVectors<'_>| {
+            let mut out = vec![0.0; head.stored * vectors.dim()];
+            vectors.copy(0..head.stored, &mut out);
+            (vectors.dim(), out)
+        };
+        let (key_dim, mut keys) = copy(self.arena.keys(head.layer, head.head, &head.kv));
+        let (_, values) = copy(self.arena.values(head.layer, head.head, &head.kv));
+        let needs = Needs { key_norms: true, value_norms: true, likeness: true, ..Needs::default() };
+        let facts = self.of_vectors(head, needs);
+        if let Some(table) = self.rope {
+            // A gate must not depend on where a position is.
+            rope_back(self.pool, &mut keys, key_dim, positions, table, self.style);
+        }
+        features([&keys, &values], &facts)
     }
 
     /// The expected attention of queries with the observed distribution at the positions after `tokens`.

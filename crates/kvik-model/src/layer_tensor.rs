@@ -18,6 +18,19 @@ pub(crate) enum Presence {
 /// Weights of the norm after the state of a recurrent layer.
 pub(crate) const SSM_NORM: &str = "ssm_norm.weight";
 
+/// The matrix of a prediction head that joins embedding and hidden state.
+pub(crate) const HEAD_JOIN: &str = "nextn.eh_proj.weight";
+/// The norm of the embedding in a prediction head.
+pub(crate) const HEAD_EMBEDDING_NORM: &str = "nextn.enorm.weight";
+/// The norm of the hidden state in a prediction head.
+pub(crate) const HEAD_HIDDEN_NORM: &str = "nextn.hnorm.weight";
+/// The norm before the output matrix of a prediction head, if it is not the model's.
+pub(crate) const HEAD_NORM: &str = "nextn.shared_head_norm.weight";
+/// The embedding of a prediction head, if it is not the model's.
+pub(crate) const HEAD_EMBEDDING: &str = "nextn.embed_tokens.weight";
+/// The output matrix of a prediction head, if it is not the model's.
+pub(crate) const HEAD_OUTPUT: &str = "nextn.shared_head_head.weight";
+
 /// Whether the tensor with this name stacks one matrix of every expert. Adapters cannot change those.
 pub(crate) fn is_stack(name: &str) -> bool {
     name.ends_with("_exps.weight")

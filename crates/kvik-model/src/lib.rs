@@ -8,9 +8,10 @@
 //! | what a file says | `load` (one entry for all formats), `config` (the shape), `arch` (an architecture a file), `extras`, `expected` (the tensors there must be), `layer_tensor` (their names) |
 //! | weights | `loader` (packs tensors), `convert`, `weights`, `digest` (identity of what is computed) |
 //! | forward pass | `batch` (the work of a step), `decoder` (a list of named steps), `feed_forward`, `latent` and `recurrent` (kinds of layers), `residual` (around the stream), `rope`, `state_layout` |
+//! | drafts | `prediction` (what the head of a model holds that predicts the token after the next one) |
 //! | adapters | `adapter` (low-rank matrices), `adapt` (as layers see them) |
-//! | KV | `runner` (owns the blocks and runs batches), `kv_map` (formats by layer), `observation` and `facts` (of attention, for retention) |
-//! | GPUs | `device` |
+//! | KV | `runner` (owns the blocks and runs batches), `kv_map` (formats by layer), `observation`, `facts` and `gates` (of attention, for retention) |
+//! | GPUs | `device`, `device_work` (counters) |
 //! | progress | `pulse` |
 
 #![deny(unsafe_code)]
@@ -25,17 +26,20 @@ mod convert;
 mod decoder;
 #[cfg(feature = "gpu")]
 pub mod device;
+pub mod device_work;
 mod digest;
 mod expected;
 mod extras;
 mod facts;
 mod feed_forward;
+pub mod gates;
 mod kv_map;
 mod latent;
 mod layer_tensor;
 pub mod load;
 mod loader;
 pub mod observation;
+mod prediction;
 pub mod pulse;
 mod recurrent;
 mod residual;
@@ -118,6 +122,11 @@ impl Model {
     /// Whether its layers keep a recurrent state of each sequence in addition to keys and values.
     pub fn has_states(&self) -> bool {
         state_layout::StateLayout::new(&self.config).floats > 0
+    }
+
+    /// Whether it has a prediction head, to draft with.
+    pub fn predicts(&self) -> bool {
+        self.weights.prediction.is_some()
     }
 
     /// Bytes of packed weights in memory.

@@ -1,5 +1,7 @@
 //! A model with the memory it runs in: KV blocks, scratch, threads.
 
+mod predict;
+
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,14 +9,16 @@ use std::sync::Arc;
 use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{AuxiliaryState, BlockId, Reach, StateId, Windows};
 use kvik_kernels::{
-    KvArena, KvFormats, KvKind, KvLayer, KvLayout, Pool, RopeTable, StateArena, StateRows, rope, rope_back,
+    KvArena, KvFormat, KvFormats, KvKind, KvLayer, KvLayout, Pool, RopeTable, StateArena, StateRows, rope,
+    rope_back,
 };
 
 use super::arch::LayerShape;
-use super::batch::{Batch, Retainer, Runner, SequenceKv, StoredLayer};
+use super::batch::{Batch, PredictionHead, Retainer, Runner, SequenceKv, StoredLayer};
 use super::decoder::{Context, Scratch, Stores, forward};
 use super::facts::FactsContext;
 use super::observation::Watched;
+use super::prediction::Slots;
 use super::recurrent::{LayerStates, Means, Tried, TriedRows};
 use super::state_layout::StateLayout;
 use super::weights::Layer;
@@ -37,6 +41,14 @@ pub struct ModelRunner {
     scratch: Scratch,
     adapters: Adapters,
     pulse: Arc<Pulse>,
+    /// The prediction head, if the model has one.
+    predicting: Option<Predicting>,
+}
+
+/// The memory of a prediction head.
+struct Predicting {
+    slots: Slots,
+    scratch: Scratch,
 }
 
 impl ModelRunner {
@@ -52,7 +64,10 @@ impl ModelRunner {
         let ropes = model.weights.rotations.iter().map(|rotation| rotation.table(context)).collect();
         let arena = KvArena::new(layout, blocks)?;
         let state_layout = StateLayout::new(model.config());
+        let predicting =
+            model.predicts().then(|| Predicting::new(model.config(), arena.layout())).transpose()?;
         Ok(ModelRunner {
+            predicting,
             model,
             pool: pool.into(),
             arena,
@@ -157,26 +172,49 @@ impl ModelRunner {
         self.arena.block_mut(block.0)
     }
 
+    /// The features that gates read of the stored positions of a layer: for each KV head `[stored, width]`, where
+    /// [`gates::width`](super::gates::width) says how wide.
+    pub fn gate_features(&self, stored: &StoredLayer<'_>) -> Vec<Vec<f32>> {
+        self.facts_context(stored.layer).features_of_heads(stored)
+    }
+
+    fn facts_context(&self, layer: usize) -> FactsContext<'_> {
+        let (rope, style) = (self.rope(layer), self.model.config().rope.style);
+        FactsContext { arena: &self.arena, pool: &self.pool, rope, style }
+    }
+
     /// The threads that compute.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 }
 
+impl Predicting {
+    /// Its keys and values have the formats of the last layer in `layout`.
+    fn new(config: &ModelConfig, layout: &KvLayout) -> io::Result<Predicting> {
+        let formats =
+            layout.layers().last().map_or(KvFormat::F16.into(), |last| KvFormats { k: last.k, v: last.v });
+        let layer = kv_layer(&config.head_layer(), formats);
+        let slots = Slots::new(KvLayout::new(vec![layer]), config.d_model)?;
+        Ok(Predicting { slots, scratch: Scratch::default() })
+    }
+}
+
 /// The layers that store keys and values, in their formats among `formats`, `[layers]`.
 fn by_layer(config: &ModelConfig, formats: &[KvFormats]) -> KvLayout {
-    let layer = |index: usize| {
-        let shape = config.layer(index);
-        let LayerShape { kind, kv_heads, head_dim, .. } = shape;
-        let KvFormats { k, v } = formats[index];
-        let layer = match shape.latent {
-            // The format of the keys counts: they hold the values.
-            Some(_) => KvLayer::latent(head_dim, shape.value_dim(), k),
-            None => KvLayer::full(kv_heads, head_dim, k, v),
-        };
-        KvLayer { kind, ..layer }
-    };
+    let layer = |index: usize| kv_layer(&config.layer(index), formats[index]);
     KvLayout::new(config.kv_layers().map(layer).collect())
+}
+
+/// What a layer of this shape stores.
+fn kv_layer(shape: &LayerShape, KvFormats { k, v }: KvFormats) -> KvLayer {
+    let LayerShape { kind, kv_heads, head_dim, .. } = *shape;
+    let layer = match shape.latent {
+        // The format of the keys counts: they hold the values.
+        Some(_) => KvLayer::latent(head_dim, shape.value_dim(), k),
+        None => KvLayer::full(kv_heads, head_dim, k, v),
+    };
+    KvLayer { kind, ..layer }
 }
 
 impl Runner for ModelRunner {
@@ -267,11 +305,22 @@ impl Runner for ModelRunner {
             tried: &mut self.tried,
         };
         forward(&context, stores, &mut self.scratch, batch, watched);
+        if let Some(Predicting { slots, .. }) = &mut self.predicting {
+            let followed = self.scratch.followed(self.model.config().d_model);
+            followed.for_each(|(id, position, state)| slots.note(id, position, state));
+        }
         &self.scratch.outputs
     }
 
     fn set_pulse(&mut self, pulse: Arc<Pulse>) {
         self.pulse = pulse;
+    }
+
+    fn head(&mut self) -> Option<&mut dyn PredictionHead> {
+        match self.predicting {
+            Some(_) => Some(self),
+            None => None,
+        }
     }
 
     fn retainer(&mut self) -> Option<&mut dyn Retainer> {
@@ -287,13 +336,7 @@ impl Retainer for ModelRunner {
     fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts {
         self.pulse.beat();
         let shape = self.kv_layer(stored.layer);
-        let context = FactsContext {
-            arena: &self.arena,
-            pool: &self.pool,
-            rope: self.rope(stored.layer),
-            style: self.model.config().rope.style,
-        };
-        context.facts(shape.heads, stored, needs)
+        self.facts_context(stored.layer).facts(shape.heads, stored, needs)
     }
 
     fn move_positions(&mut self, layer: usize, from: &SequenceKv<'_>, kept: &[&[u32]], to: &[&[u32]]) {

@@ -3,6 +3,8 @@
 //! `expected` has checked names and shapes against the configuration, so the forward pass can index
 //! without checks of its own.
 
+mod prediction;
+
 use std::ops::Range;
 
 use kvik_kernels::{Matrix, Pool};
@@ -18,6 +20,8 @@ use super::recurrent::Recurrent;
 use super::residual::{Ends, Residual};
 use super::rope::Rotation;
 use super::{ModelConfig, ModelError, RopeConfig};
+
+pub(crate) use prediction::Prediction;
 
 /// Weights of a layer.
 pub(crate) struct Layer {
@@ -132,6 +136,8 @@ pub(crate) struct Weights {
     pub(super) rotations: Vec<Rotation>,
     /// The matrix of a reranker for its hidden state, `[2, d_model]`: yes, no.
     pub(crate) classifier: Option<Vec<f32>>,
+    /// The prediction head, if there is one to draft with.
+    pub(crate) prediction: Option<Prediction>,
 }
 
 /// The output head: computes logits from the stream after the last layer.
@@ -147,7 +153,8 @@ impl Weights {
     pub(crate) fn bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(Layer::matrices);
         let output = self.head.iter().map(|head| &head.output);
-        layers.chain(output).chain(self.ends.matrices()).map(Matrix::bytes).sum()
+        let prediction = self.prediction.iter().flat_map(Prediction::matrices);
+        layers.chain(output).chain(self.ends.matrices()).chain(prediction).map(Matrix::bytes).sum()
     }
 }
 
@@ -160,7 +167,7 @@ impl Layer {
         }
     }
 
-    fn matrices(&self) -> Vec<&Matrix> {
+    pub(crate) fn matrices(&self) -> Vec<&Matrix> {
         let mut matrices = self.feed_forward.as_ref().map(FeedForward::matrices).unwrap_or_default();
         match &self.mixing {
             Mixing::Attention(weights) => {
@@ -235,26 +242,36 @@ impl<'a> ModelLoader<'a> {
             }
             false => self.loader.matrix("token_embd.weight")?,
         };
+        let prediction = Prediction::load(&mut self);
         debug_assert!(self.loader.left.is_empty(), "expected and never read: {:?}", self.loader.left);
-        Ok(Weights { layers, head: Some(Head { norm, output }), ends, rotations, classifier })
+        Ok(Weights { layers, head: Some(Head { norm, output }), ends, rotations, classifier, prediction })
     }
 
     pub(super) fn first_layers(&mut self, count: usize) -> Result<Vec<Layer>, ModelError> {
         let stored: Vec<usize> = self.config.kv_layers().collect();
-        (0..count).map(|index| self.layer(index, &stored)).collect()
+        let layer = |index: usize| {
+            let shape = self.config.layer(index);
+            let kv = stored.binary_search(&shape.source.unwrap_or(index)).ok();
+            self.layer(index, shape, kv)
+        };
+        (0..count).map(layer).collect()
     }
 
-    /// `stored` are the layers of the KV layout.
-    fn layer(&mut self, index: usize, stored: &[usize]) -> Result<Layer, ModelError> {
+    /// The layer whose tensors have this index, of this shape; `kv` is the layer of the KV layout that it reads.
+    pub(super) fn layer(
+        &mut self,
+        index: usize,
+        shape: LayerShape,
+        kv: Option<usize>,
+    ) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("blk.{index}.{part}");
-        let shape = self.config.layer(index);
         Ok(Layer {
             shape,
             mixing_norms: match shape.mixing {
                 MixingShape::Absent => HalfNorms::NONE,
                 _ => self.norms(&shape, MIXING, &name)?,
             },
-            mixing: self.mixing(&shape, index, stored)?,
+            mixing: self.mixing(&shape, index, kv)?,
             ffn_norms: match shape.feed_forward {
                 FeedForwardShape::Absent => HalfNorms::NONE,
                 _ => self.norms(&shape, FEED_FORWARD, &name)?,
@@ -266,11 +283,10 @@ impl<'a> ModelLoader<'a> {
         })
     }
 
-    fn mixing(&mut self, shape: &LayerShape, index: usize, stored: &[usize]) -> Result<Mixing, ModelError> {
+    fn mixing(&mut self, shape: &LayerShape, index: usize, kv: Option<usize>) -> Result<Mixing, ModelError> {
         match shape.mixing {
             MixingShape::Attention => {
-                let read = shape.source.unwrap_or(index);
-                let kv = stored.binary_search(&read).expect("a layer that stores keys and values");
+                let kv = kv.expect("a layer that stores keys and values");
                 Ok(Mixing::Attention(Box::new(self.attention(shape, index, kv)?)))
             }
             MixingShape::Recurrent(recurrent) => {

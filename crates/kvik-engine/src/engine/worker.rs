@@ -221,7 +221,7 @@ impl Worker {
         let (scheduler, runner) = (&mut self.scheduler, self.runner.as_mut());
         if let Err(error) = contain(|| scheduler.attend(runner)) {
             tracing::error!("a rest panicked: {error}");
-            self.scheduler.recover(&error);
+            self.scheduler.recover(&error, self.runner.as_mut());
         }
     }
 
@@ -235,7 +235,7 @@ impl Worker {
         let (scheduler, runner) = (&mut self.scheduler, self.runner.as_mut());
         if let Err(error) = contain(|| scheduler.step(runner)) {
             tracing::error!("a step panicked: {error}");
-            self.scheduler.recover(&error);
+            self.scheduler.recover(&error, self.runner.as_mut());
         }
         self.rests.computed(began.elapsed(), self.started.elapsed());
     }
@@ -257,7 +257,8 @@ impl Worker {
             && let Err(violation) = self.scheduler.cache().check()
         {
             tracing::error!("the cache violates an invariant and is emptied: {violation}");
-            self.scheduler.recover(&RequestError::Internal(violation.to_string()));
+            let error = RequestError::Internal(violation.to_string());
+            self.scheduler.recover(&error, self.runner.as_mut());
         }
     }
 }
@@ -317,6 +318,7 @@ mod tests {
             auxiliary: kvik_cache::AuxiliaryState::default(),
             latent: false,
             calibration: None,
+            gates: None,
         }
     }
 

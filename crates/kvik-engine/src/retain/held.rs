@@ -2,7 +2,9 @@
 
 use kvik_cache::retain::{Decision, LayerFacts, Retention};
 use kvik_cache::{BLOCK_POSITIONS, BlockId};
+use kvik_model::ModelRunner;
 use kvik_model::batch::{LayerTails, Retainer, SequenceKv, StoredLayer};
+use kvik_model::gates::{GateSchool, Gates};
 use kvik_model::observation::Observation;
 
 use super::ragged::{Ragged, TailViews};
@@ -24,7 +26,7 @@ impl Held<'_> {
     pub fn with_kv<T>(&self, with: impl FnOnce(&SequenceKv<'_>) -> T) -> T {
         let views: Option<TailViews<'_>> = self.storage.map(Ragged::views);
         let tails: Vec<LayerTails<'_>> = views.as_ref().map_or_else(Vec::new, TailViews::layers);
-        with(&SequenceKv { blocks: self.blocks, tails: &tails, adapters: None, state: None })
+        with(&SequenceKv { tails: &tails, ..SequenceKv::in_blocks(self.blocks) })
     }
 
     /// The positions that the `heads` heads of a layer store.
@@ -35,20 +37,49 @@ impl Held<'_> {
         }
     }
 
-    /// The facts of one layer that `retention` needs.
+    /// The facts of one layer that `retention` needs; `gates` are those of the model, if it has any.
     pub fn facts(
         &self,
         retainer: &mut dyn Retainer,
         layer: usize,
         retention: &Retention,
         observation: &Observation,
+        gates: Option<&Gates>,
     ) -> LayerFacts {
         let positions = self.positions(layer, retainer.layout().layers()[layer].kv_heads);
         let observed = observation.get(layer);
         self.with_kv(|kv| {
-            let stored = StoredLayer { layer, kv: *kv, positions, tokens: self.tokens, observed };
+            let gates = gates.map(|gates| &gates.layers[layer][..]);
+            let stored = StoredLayer { layer, kv: *kv, positions, tokens: self.tokens, observed, gates };
             retainer.facts(&stored, retention.needs())
         })
+    }
+
+    /// Adds what one layer stores to the samples of its gates. `observation` is of a repetition, and the first
+    /// `skipped` positions were not repeated.
+    pub fn teach(
+        &self,
+        runner: &ModelRunner,
+        layer: usize,
+        (observation, skipped): (&Observation, usize),
+        school: &mut GateSchool,
+    ) {
+        let positions = self.positions(layer, Retainer::layout(runner).layers()[layer].kv_heads);
+        let Some(observed) = observation.get(layer) else { return };
+        let features = self.with_kv(|kv| {
+            let tokens = self.tokens;
+            runner.gate_features(&StoredLayer {
+                layer,
+                kv: *kv,
+                positions,
+                tokens,
+                observed: None,
+                gates: None,
+            })
+        });
+        for (head, (rows, mass)) in features.iter().zip(&observed.mass).enumerate() {
+            school.add([layer, head], rows, mass, skipped..self.tokens);
+        }
     }
 
     /// The positions that a decision retains of those stored, `[layers][kv_heads]`.

@@ -11,6 +11,7 @@ use kvik_cache::retain::{Decision, HeadImportance, LayerFacts, PolicyState, Rete
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token, blocks_for};
 use kvik_kernels::{KvLayout, Pool};
 use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_model::gates::{GateSchool, Gates};
 use kvik_model::observation::{Observation, Watched};
 use kvik_model::{Model, ModelRunner};
 use kvik_text::sampler::likeliest;
@@ -21,6 +22,8 @@ use super::repeat::RepeatPrompt;
 
 /// Maximum number of rows computed at a time.
 const ROWS_MAX: usize = 512;
+/// First positions from which gates are not trained.
+const SINKS: usize = 4;
 
 /// A model with the memory for one exact reading and many variants of it.
 pub struct Lab {
@@ -33,6 +36,7 @@ pub struct Lab {
     repeat: RepeatPrompt,
     tokens: Vec<Token>,
     observed: Vec<Observed>,
+    gates: Option<Arc<Gates>>,
 }
 
 /// What was observed of the prompt, shared by all retentions that need the same.
@@ -80,7 +84,26 @@ impl Lab {
             repeat,
             tokens: vec![],
             observed: vec![],
+            gates: None,
         })
+    }
+
+    /// Sets the gates of the model.
+    pub fn with_gates(self, gates: Option<Arc<Gates>>) -> Lab {
+        Lab { gates, ..self }
+    }
+
+    /// Adds the prompt that was read to the samples of gates, if its repetition was observed.
+    pub fn teach(&self, school: &mut GateSchool) {
+        let Some(repeated) = self.observed.iter().find(|observed| observed.watch == Watch::Repeat) else {
+            return;
+        };
+        let held = Held { blocks: &self.reading, storage: None, tokens: self.tokens.len() };
+        // The first positions stay whatever their score, and what is before the first message is not repeated.
+        let skipped = self.repeat.prefix.max(SINKS);
+        for layer in 0..self.layout.layers().len() {
+            held.teach(&self.runner, layer, (&repeated.seen, skipped), school);
+        }
     }
 
     /// Computes `tokens` and observes them for each of `retentions`, whose amounts are not in bytes; returns the logits
@@ -150,8 +173,8 @@ impl Lab {
         let observed =
             find(&self.observed, retention, self.tokens.len()).map_or(&nothing, |observed| &observed.seen);
         let held = Held { blocks: &self.reading, storage: None, tokens: self.tokens.len() };
-        let layers = 0..self.layout.layers().len();
-        layers.map(|layer| held.facts(&mut self.runner, layer, retention, observed)).collect()
+        let (layers, gates) = (0..self.layout.layers().len(), self.gates.as_deref());
+        layers.map(|layer| held.facts(&mut self.runner, layer, retention, observed, gates)).collect()
     }
 
     /// The positions of the prompt that `retention` retains.
@@ -278,10 +301,8 @@ impl Lab {
         let feeds: Vec<Feed<'_>> = feeds.collect();
         let views: Vec<_> = feeds.iter().map(|feed| feed.variant.ragged.views()).collect();
         let layers: Vec<_> = views.iter().map(|views| views.layers()).collect();
-        let sequences: Vec<SequenceKv<'_>> = layers
-            .iter()
-            .map(|tails| SequenceKv { blocks: &[], tails, adapters: None, state: None })
-            .collect();
+        let sequences: Vec<SequenceKv<'_>> =
+            layers.iter().map(|tails| SequenceKv { tails, ..SequenceKv::in_blocks(&[]) }).collect();
         let rows: Vec<Row> =
             feeds.iter().enumerate().flat_map(|(index, feed)| feed.rows(index as u32)).collect();
         let vocab = self.runner.vocab_len();

@@ -53,6 +53,9 @@ pub enum StreamError {
     /// The policy needs the whole prompt.
     #[error("retain.policy: {0} repeats the whole prompt, and a text without end has none; take sinks")]
     Repeat(&'static str),
+    /// The policy needs gates, which are read with requests only.
+    #[error("retain.policy: a text without end is read without gates; take sinks or keydiff")]
+    Gates,
     /// The memory cannot be allocated.
     #[error("no memory for what is kept: {0}")]
     Memory(#[from] io::Error),
@@ -79,6 +82,9 @@ impl Stream {
         let retention = retention.resolve(layout.token_bytes());
         if matches!(retention.keep, Keep::Share(_)) {
             return Err(StreamError::Share);
+        }
+        if retention.needs().gated {
+            return Err(StreamError::Gates);
         }
         if retention.watch() == Watch::Repeat {
             return Err(StreamError::Repeat(retention.policy.name()));
@@ -177,7 +183,7 @@ impl Stream {
         let Stream { runner, retention, observation, .. } = self;
         let layers = 0..self.layout.layers().len();
         let facts: Vec<_> =
-            layers.clone().map(|layer| held.facts(runner, layer, retention, observation)).collect();
+            layers.clone().map(|layer| held.facts(runner, layer, retention, observation, None)).collect();
         let decision = decide(retention, self.tokens, &facts, None, &mut self.state);
         let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(&decision, 0));
         let blocks = self.spare.split_off(self.spare.len() - needed);

@@ -287,8 +287,8 @@ fn verify<'a>(
         store(span.index, 1, jobs, &mut prefixes.ram.cache);
         emit(span.index, row, sampled, jobs, prefixes.now());
     }
-    if *source == DraftSource::Model {
-        drafting.note_model(tokens.len(), drawn);
+    if matches!(source, DraftSource::Model | DraftSource::Head) {
+        drafting.note_drawn(*source, tokens.len(), drawn);
     }
 }
 

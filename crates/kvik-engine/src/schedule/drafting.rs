@@ -1,6 +1,7 @@
 //! Drafts of a step: what each sequence is offered, and how much of it is computed.
 
-use kvik_cache::Followers;
+use kvik_cache::{Followers, Token};
+use kvik_model::batch::{PredictionHead, WantedTokens};
 
 use super::background::BackgroundShare;
 use super::draft::{DRAFT_MAX, Draft, Drafting, WantedDraft, expected};
@@ -8,21 +9,22 @@ use super::prefixes::Prefixes;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
 use crate::config::EngineConfig;
+use crate::panics::contain;
 use crate::stats::{DraftSource, DraftSources};
 
 /// Maximum number of tokens that a draft model may have to read for each token that a sequence may still generate.
 const READ_MAX: usize = 16;
 
 /// Drafts for each running sequence, `[running]`, in a step with these `rows` of each; blocks for them are reserved. In
-/// a step with another sequence's prompt, drafts get a small share and the draft model is not asked: the prompt would
-/// wait for its passes. The background does not affect the foreground's drafts: its [drafts](fill) are added after those,
+/// a step with another sequence's prompt, drafts get a small share, and neither the draft model nor the `head` is asked:
+/// the prompt would wait for its passes. The background does not affect the foreground's drafts: its [drafts](fill) are added after those,
 /// and its prompts do not count as another sequence's.
 pub(super) fn draft(
     rows: &[usize],
     running: &mut Running,
     prefixes: &mut Prefixes,
     drafting: &mut Drafting,
-    config: &EngineConfig,
+    (config, head): (&EngineConfig, Option<&mut dyn PredictionHead>),
 ) -> Vec<Draft> {
     let mut drafts = vec![Draft::default(); rows.len()];
     let foreground = running.foreground();
@@ -40,6 +42,9 @@ pub(super) fn draft(
     }
     let rows: usize = rows[among.clone()].iter().sum();
     if rows == decoding && among.start == 0 {
+        if let Some(head) = head {
+            ask_head(rows, &mut drafts[..among.end], running, (prefixes, head), drafting);
+        }
         ask_model(rows, &mut drafts[..among.end], running, prefixes, drafting);
     }
     let rows_max = config.draft_rows_beside(rows, decoding);
@@ -50,6 +55,14 @@ pub(super) fn draft(
         draft.tokens.truncate(if has_room { len } else { 0 });
     }
     drafts
+}
+
+/// Tells the prediction head which sequences it follows: the oldest that it may draft for. Returns the maximum number of
+/// them.
+pub(super) fn follow(head: &mut dyn PredictionHead, running: &Running) -> usize {
+    let most = head.sequences_max();
+    head.follow_only(&|id| running.followed(most).any(|sequence| sequence.id == id));
+    most
 }
 
 /// Gives the background its rows, and the rows it leaves to drafts for it. The blocks for the drafts are reserved; a
@@ -102,7 +115,74 @@ fn find_draft(sequence: &mut Sequence, most: usize, prefixes: &Prefixes, sources
     sequence.drafter.best()
 }
 
-/// Asks the draft model for the sequences for which it is expected to do better than the draft they have.
+/// The sequences for which a source that computes its drafts is expected to do better than the draft they have, each
+/// with the number of tokens to request.
+fn to_ask(
+    source: DraftSource,
+    rows: usize,
+    drafts: &[Draft],
+    running: &mut Running,
+    drafting: &Drafting,
+) -> Vec<(usize, usize)> {
+    let able = running.iter().take(drafts.len()).filter(|sequence| sequence.draft_max() > 0).count();
+    let mut asked = Vec::new();
+    for (index, draft) in drafts.iter().enumerate() {
+        let sequence = &mut running[index];
+        let likely = sequence.drafter.likely_of(source, drafting);
+        let most = drafting.ask(source, (rows, able), sequence.tokens.len(), likely);
+        let most = most.min(sequence.draft_max());
+        if most > 0 && draft.expected() < expected(likely, most) {
+            asked.push((index, most));
+        }
+    }
+    asked
+}
+
+/// Notes what a source has drafted for the sequence at `index`, and returns the best draft it now has.
+fn offered(source: DraftSource, index: usize, tokens: Vec<Token>, running: &mut Running) -> Draft {
+    let sequence = &mut running[index];
+    let found = Some(Followers { tokens, same: 0 });
+    sequence.drafter.offer(source, found, sequence.tokens.len());
+    sequence.drafter.best()
+}
+
+/// Asks the prediction head.
+fn ask_head(
+    rows: usize,
+    drafts: &mut [Draft],
+    running: &mut Running,
+    (prefixes, head): (&Prefixes, &mut dyn PredictionHead),
+    drafting: &mut Drafting,
+) {
+    let mut asked = to_ask(DraftSource::Head, rows, drafts, running, drafting);
+    asked.retain(|&(index, _)| running[index].is_followed());
+    let wanted = |&(index, most): &(usize, usize)| {
+        let sequence = &running[index];
+        WantedTokens { id: sequence.id, tokens: &sequence.tokens, most }
+    };
+    let wanted: Vec<WantedTokens<'_>> = asked.iter().map(wanted).collect();
+    if wanted.is_empty() {
+        return;
+    }
+    let since = prefixes.now();
+    let found = contain(|| head.predict(&wanted)).unwrap_or_else(|error| {
+        tracing::error!("the prediction head failed and drafts nothing in this step: {error}");
+        head.follow_only(&|_| false);
+        Vec::new()
+    });
+    let passes = found.iter().map(Vec::len).max().unwrap_or(0) as u32;
+    // The first time it has to read the end of the prompt, too.
+    let reads = asked.iter().any(|&(index, _)| running[index].tokens.len() <= running[index].prompt_len + 1);
+    if passes > 0 && !reads {
+        let elapsed = prefixes.now().saturating_sub(since);
+        drafting.note_pass(DraftSource::Head, asked.len(), elapsed / passes);
+    }
+    for ((index, _), tokens) in asked.into_iter().zip(found) {
+        drafts[index] = offered(DraftSource::Head, index, tokens, running);
+    }
+}
+
+/// Asks the draft model.
 fn ask_model(
     rows: usize,
     drafts: &mut [Draft],
@@ -113,16 +193,7 @@ fn ask_model(
     let Prefixes { draft_model: Some(model), clock, .. } = prefixes else { return };
     let now = clock();
     model.set_now(now);
-    let able = running.iter().take(drafts.len()).filter(|sequence| sequence.draft_max() > 0).count();
-    let mut asked = Vec::new();
-    for (index, draft) in drafts.iter().enumerate() {
-        let sequence = &mut running[index];
-        let likely = sequence.drafter.likely_of_model(drafting);
-        let most = drafting.ask(rows, able, sequence.tokens.len(), likely).min(sequence.draft_max());
-        if most > 0 && draft.expected() < expected(likely, most) {
-            asked.push((index, most));
-        }
-    }
+    let asked = to_ask(DraftSource::Model, rows, drafts, running, drafting);
     let wanted = asked.into_iter().map(|(index, most)| (index, wanted(&running[index], most)));
     let (indices, wanted): (Vec<usize>, Vec<WantedDraft<'_>>) = wanted
         .filter(|(index, wanted)| model.missing(wanted) <= READ_MAX * (running[*index].draft_max() + 1))
@@ -131,15 +202,12 @@ fn ask_model(
     let found = model.propose(&wanted, |sequences, only_goes_on| {
         let now = clock();
         if only_goes_on {
-            drafting.note_pass(sequences, now.saturating_sub(since));
+            drafting.note_pass(DraftSource::Model, sequences, now.saturating_sub(since));
         }
         since = now;
     });
     for (index, tokens) in indices.into_iter().zip(found) {
-        let sequence = &mut running[index];
-        let found = Some(Followers { tokens, same: 0 });
-        sequence.drafter.offer(DraftSource::Model, found, sequence.tokens.len());
-        drafts[index] = sequence.drafter.best();
+        drafts[index] = offered(DraftSource::Model, index, tokens, running);
     }
 }
 

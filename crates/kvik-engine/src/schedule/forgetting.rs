@@ -74,7 +74,7 @@ fn advance(
             return Progress::Waits;
         }
         Stage::Repeat { .. } => Stage::Facts(Vec::new()),
-        Stage::Facts(facts) if facts.len() < layers => gather(sequence, facts, cache, retainer),
+        Stage::Facts(facts) if facts.len() < layers => gather(sequence, facts, (cache, config), retainer),
         Stage::Facts(facts) => Stage::Room(decide_for(sequence, &facts, config)),
         Stage::Room(decision) => return make_room_for(id, decision, jobs, prefixes, retainer),
         Stage::Move { decision, storage, id: to, layers: moved } if moved < layers => {
@@ -117,12 +117,13 @@ fn somebody_moves(id: SeqId, jobs: &mut Jobs, cache: &mut Cache) -> bool {
 fn gather(
     sequence: &Sequence,
     mut facts: Vec<LayerFacts>,
-    cache: &Cache,
+    (cache, config): (&Cache, &EngineConfig),
     retainer: &mut dyn Retainer,
 ) -> Stage {
     let forgetting = sequence.forgetting.as_ref().expect("it forgets");
     let held = sequence.held(cache.table(sequence.id));
-    facts.push(held.facts(retainer, facts.len(), &forgetting.retention, &forgetting.observation));
+    let gates = config.gates.as_deref();
+    facts.push(held.facts(retainer, facts.len(), &forgetting.retention, &forgetting.observation, gates));
     Stage::Facts(facts)
 }
 

@@ -28,6 +28,8 @@ pub struct RequestLimits {
     /// Whether sequences may have a retention policy.
     forgets: bool,
     calibration: Option<Arc<HeadImportance>>,
+    /// Whether the model has gates.
+    gated: bool,
     repeat: Arc<RepeatPrompt>,
 }
 
@@ -57,6 +59,7 @@ impl RequestLimits {
             latent: config.latent,
             forgets: true,
             calibration: config.calibration.clone().map(Arc::new),
+            gated: config.gates.is_some(),
             repeat: Arc::new(config.repeat.clone()),
         }
     }
@@ -117,6 +120,7 @@ impl RequestLimits {
             retention.check(&self.kv_heads)?;
             check_prefix(request)?;
             retention.check_heads(&self.kv_heads, self.calibration.as_deref())?;
+            retention.check_gates(self.gated)?;
             retention.check_prompt(prompt_tokens, self.context_tokens)?;
         }
         if prompt_tokens > room.context_tokens {

@@ -92,7 +92,7 @@ use kvik_text::stream::Vocabulary;
 use crate::api::{Request, RequestError};
 use crate::config::EngineConfig;
 use crate::panics::contain;
-use crate::stats::Counters;
+use crate::stats::{Counters, DraftSource};
 use disk::{DiskSetup, Fetch};
 use draft::DraftModel;
 use idle::Idle;
@@ -252,11 +252,13 @@ impl Scheduler {
         let Jobs { queue, running, turns, .. } = jobs;
         let budgets = shares.budgets(config, !queue.foreground().is_empty(), running);
         let mut rows = divide_rows(running, turns, budgets);
-        let mut drafts = drafting::draft(&rows, running, prefixes, &mut shares.drafting, config);
+        let mut head = if config.drafts_from(DraftSource::Head) { runner.head() } else { None };
+        let followed_max = head.as_mut().map_or(0, |head| drafting::follow(&mut **head, running));
+        let mut drafts = drafting::draft(&rows, running, prefixes, &mut shares.drafting, (config, head));
         if !running.iter().any(Sequence::is_suspect) {
             drafting::fill(&mut rows, &mut drafts, running, prefixes, &mut shares.background, config);
         }
-        let plan = Plan::new(running, &rows, drafts, runner.chooses());
+        let plan = Plan::new(running, &rows, drafts, runner.chooses(), followed_max);
         plan.note_overtaken(running);
         plan
     }
@@ -286,6 +288,9 @@ impl Scheduler {
         self.drop_retired();
         let Scheduler { jobs, prefixes, .. } = self;
         prefixes.follow_only(|id| jobs.running.find(id).is_some());
+        if let Some(head) = runner.head() {
+            drafting::follow(head, &jobs.running);
+        }
         prefixes.ram.settle(runner);
     }
 

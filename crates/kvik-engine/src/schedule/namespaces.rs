@@ -42,6 +42,8 @@ pub(super) struct NamespaceTable {
     kv_format: String,
     /// Digest of the measured importance of the heads; empty without calibration.
     calibration: String,
+    /// Digest of the gates; empty without any.
+    gates: String,
     /// The namespaces in which blocks are shared; private ones have nothing on disk.
     roots: FxHashMap<NamespaceId, Roots>,
     /// Salts of the prompts whose cache events are reported.
@@ -99,6 +101,7 @@ impl NamespaceTable {
             model,
             kv_format: kv_format.to_owned(),
             calibration: calibration_name(config),
+            gates: gates_name(config),
             roots: FxHashMap::default(),
             told: Vec::new(),
         }
@@ -154,6 +157,10 @@ impl NamespaceTable {
         if retention.budget == Budget::Calibrated {
             // The positions that such a budget retains depend on the calibration.
             policy.push_str(&self.calibration);
+        }
+        if retention.needs().gated {
+            // Others would retain other positions.
+            policy.push_str(&self.gates);
         }
         self.of(sharers).kept(sharers.salt, &policy)
     }
@@ -275,7 +282,21 @@ fn calibration_name(config: &EngineConfig) -> String {
     let words = importance.layers.iter().flat_map(|heads| {
         std::iter::once(heads.len() as Token).chain(heads.iter().map(|value| value.to_bits()))
     });
-    let words: Vec<Token> = words.collect();
+    digest_name(words.collect())
+}
+
+/// Names the gates; empty without any.
+fn gates_name(config: &EngineConfig) -> String {
+    let Some(gates) = &config.gates else { return String::new() };
+    let heads = gates.layers.iter().flatten();
+    let words = heads.flat_map(|gate| gate.weights.iter().chain([&gate.bias]).map(|value| value.to_bits()));
+    digest_name(words.collect())
+}
+
+/// A short name of numbers.
+fn digest_name(mut words: Vec<Token>) -> String {
+    // Only whole blocks are part of an identity.
+    words.resize(words.len().next_multiple_of(BLOCK_POSITIONS), 0);
     let name = Identity::root(&Namespace::of_content([0; 16])).blocks(&words).last();
     name.map_or_else(String::new, |name| format!("|{:016x}", content_key(&name)))
 }

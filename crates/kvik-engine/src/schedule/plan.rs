@@ -12,8 +12,10 @@
 
 use std::ops::Range;
 
-use kvik_cache::{Cache, StateId};
-use kvik_model::batch::{Batch, LayerTails, Output, Row, SequenceKv, SequenceState};
+use kvik_cache::{Cache, SeqId, StateId};
+use kvik_model::batch::{
+    Batch, Followed, HEAD_PROMPT_ROWS, LayerTails, Output, Row, SequenceKv, SequenceState,
+};
 
 use super::draft::Draft;
 use super::running::Running;
@@ -43,6 +45,8 @@ pub(super) struct Span {
     pub(super) draft: Draft,
     /// Rows whose hidden states are needed.
     pub(super) hidden: usize,
+    /// The position from which on the prediction head needs them, if it follows the sequence.
+    pub(super) followed_from: Option<u32>,
     /// Whether the rows are tokens of the sequence, or repeat its prompt after them.
     pub(super) kind: Kind,
 }
@@ -58,16 +62,34 @@ pub(super) enum Kind {
 
 impl Plan {
     /// Plans `rows` of each running sequence followed by its draft. `chooses` says whether the runner
-    /// [chooses](kvik_model::batch::Runner::chooses) the most likely token itself.
-    pub(super) fn new(running: &Running, rows: &[usize], drafts: Vec<Draft>, chooses: bool) -> Plan {
+    /// [chooses](kvik_model::batch::Runner::chooses) the most likely token itself. The prediction head follows the
+    /// oldest sequences, `followed_max` at most.
+    pub(super) fn new(
+        running: &Running,
+        rows: &[usize],
+        drafts: Vec<Draft>,
+        chooses: bool,
+        followed_max: usize,
+    ) -> Plan {
+        let followed: Vec<SeqId> = running.followed(followed_max).map(|sequence| sequence.id).collect();
         let mut plan = Plan::default();
         for (index, (&rows, draft)) in rows.iter().zip(drafts).enumerate() {
+            let sequence = &running[index];
+            let is_followed = followed.contains(&sequence.id);
             if rows > 0 {
-                plan.add((index, &running[index]), rows, chooses);
+                plan.add((index, sequence), rows, chooses);
                 plan.add_draft(draft);
+                plan.follow(sequence, is_followed);
             }
         }
         plan
+    }
+
+    /// Notes whether the prediction head follows the last sequence.
+    fn follow(&mut self, sequence: &Sequence, is_followed: bool) {
+        let Some(span) = self.spans.last_mut() else { return };
+        let from = sequence.tokens.len().saturating_sub(1 + HEAD_PROMPT_ROWS) as u32;
+        span.followed_from = is_followed.then_some(from);
     }
 
     /// Adds draft rows after the last row of the last sequence.
@@ -111,7 +133,8 @@ impl Plan {
         }));
         let count = |output| self.rows[before..].iter().filter(|row| row.output == output).count();
         let [logits, likeliest, hidden] = [Output::Logits, Output::Likeliest, Output::Hidden].map(count);
-        self.spans.push(Span { index, rows, logits, likeliest, draft: Draft::default(), hidden, kind });
+        let draft = Draft::default();
+        self.spans.push(Span { index, rows, logits, likeliest, draft, hidden, followed_from: None, kind });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -136,13 +159,14 @@ impl Plan {
             let certain = running[span.index].stored + span.rows - span.draft.tokens.len();
             (!span.draft.tokens.is_empty()).then_some(certain as u32)
         });
-        let sequences = sequences.zip(&tails).zip(saves.iter().zip(tentative));
+        let sequences = self.spans.iter().zip(sequences).zip(&tails).zip(saves.iter().zip(tentative));
         let sequences: Vec<SequenceKv<'_>> = sequences
-            .map(|((sequence, tails), (saves, tentative))| SequenceKv {
+            .map(|(((span, sequence), tails), (saves, tentative))| SequenceKv {
                 blocks: cache.table(sequence.id),
                 tails,
                 adapters: sequence.answer.request().adapters.as_ref(),
                 state: cache.state(sequence.id).map(|live| SequenceState { live, saves, tentative }),
+                followed: span.followed_from.map(|from| Followed { id: sequence.id, from }),
             })
             .collect();
         compute(&Batch { rows: &self.rows, sequences: &sequences })
@@ -285,7 +309,7 @@ mod tests {
         let budgets = Budgets { alone: 16, mixed: 8, background: 8, owed: None };
         let mut divided = divide_rows(&running, &turns, budgets);
         BackgroundShare::default().share(&running, &mut divided, 0);
-        let plan = Plan::new(&running, &divided, vec![Draft::default(); running.len()], false);
+        let plan = Plan::new(&running, &divided, vec![Draft::default(); running.len()], false, 0);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());
         let mut rows = vec![0; missing.len()];
         plan.spans.iter().for_each(|span| rows[span.index] = span.rows);

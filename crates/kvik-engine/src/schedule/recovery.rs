@@ -12,8 +12,16 @@ use crate::panics::contain;
 impl Scheduler {
     /// Restores a consistent state after a panic that cannot be attributed to a request: running requests fail, those
     /// in the queue stay. The cache stays too if its invariants hold; blocks are published only after they are
-    /// computed, so a half-written block is not in it. Never panics.
-    pub fn recover(&mut self, error: &RequestError) {
+    /// computed, so a half-written block is not in it. The prediction head drops what it holds. Never panics.
+    pub fn recover(&mut self, error: &RequestError, runner: &mut dyn Runner) {
+        self.recover_parts(error);
+        let dropped = contain(|| runner.head().map(|head| head.follow_only(&|_| false)));
+        if let Err(again) = dropped {
+            tracing::error!("the prediction head cannot drop what it holds: {again}");
+        }
+    }
+
+    fn recover_parts(&mut self, error: &RequestError) {
         if let Err(again) = contain(|| self.mend(error)) {
             tracing::error!(
                 "what a panic left cannot be mended: {again}; the cache starts anew, without its disk"
@@ -25,7 +33,7 @@ impl Scheduler {
     /// Recovers if a panic has left the cache inconsistent. Never panics.
     pub(crate) fn recover_if_broken(&mut self, error: &RequestError) {
         if !contain(|| self.cache().check().is_ok()).unwrap_or(false) {
-            self.recover(error);
+            self.recover_parts(error);
         }
     }
 
@@ -35,7 +43,7 @@ impl Scheduler {
         tracing::error!("{}", fault.message);
         if fault.blocks_lost {
             let error = fault.clone().into();
-            self.recover(&error);
+            self.recover(&error, runner);
             self.fail_all(&error);
             self.renew_cache();
         }

@@ -72,6 +72,11 @@ impl Running {
         self.sequences.iter_mut()
     }
 
+    /// The oldest sequences that the model's prediction head may draft for, `most` at most.
+    pub(super) fn followed(&self, most: usize) -> impl Iterator<Item = &Sequence> {
+        self.iter().filter(|sequence| sequence.is_followed()).take(most)
+    }
+
     pub(super) fn get(&self, index: usize) -> Option<&Sequence> {
         self.sequences.get(index)
     }

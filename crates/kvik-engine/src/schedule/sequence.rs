@@ -303,6 +303,12 @@ impl Sequence {
         if decodes && plain { self.answer.tokens_left().saturating_sub(1) } else { 0 }
     }
 
+    /// True if the model's prediction head, where there is one, may draft for it.
+    pub(super) fn is_followed(&self) -> bool {
+        let plain = self.forgetting.is_none() && self.answer.request().wants == Wants::Text;
+        plain && !self.is_background() && self.ended.is_none() && self.answer.tokens_left() > 1
+    }
+
     /// True if it has several rows to compute: a prompt, or what a preemption lost.
     pub(super) fn in_prefill(&self) -> bool {
         let passes = self.forgetting.as_ref().is_some_and(|forgetting| forgetting.pass.is_some());

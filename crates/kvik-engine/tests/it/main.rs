@@ -17,6 +17,7 @@ mod engine;
 mod explain;
 mod fairness;
 mod fake;
+mod heads;
 mod idle;
 mod kept_parts;
 mod pairs;

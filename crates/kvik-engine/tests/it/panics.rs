@@ -153,7 +153,7 @@ fn a_panic_that_cannot_be_attributed_fails_all_requests_and_resets_the_scheduler
     let World { scheduler, runner, .. } = &mut world;
     assert!(catch_unwind(AssertUnwindSafe(|| scheduler.step(runner))).is_err());
     let error = RequestError::Internal("the clock broke".to_owned());
-    world.scheduler.recover(&error);
+    world.scheduler.recover(&error, &mut world.runner);
     broken.store(false, Ordering::Relaxed);
     assert!(clients.iter().all(|client| client.error().as_ref() == Some(&error)));
     world.settle();

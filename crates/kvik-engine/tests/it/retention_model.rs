@@ -12,6 +12,7 @@ use kvik_engine::retain::lab::Lab;
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_engine::retain::stream::Stream;
 use kvik_kernels::{KvFormat, KvLayout, Pool};
+use kvik_model::gates::{GateSchool, Gates};
 use kvik_model::load::LoadedModel;
 use kvik_model::{Model, ModelRunner};
 use kvik_testing::tiny_model;
@@ -20,7 +21,7 @@ use kvik_text::tokenizer::Tokenizer;
 
 const CONTEXT: usize = 1024;
 
-const RETENTIONS: [&str; 12] = [
+const RETENTIONS: [&str; 13] = [
     "sinks:0.5,every=512",
     "sample:0.5,every=512",
     "knorm:0.5,order=large,every=512",
@@ -33,6 +34,7 @@ const RETENTIONS: [&str; 12] = [
     "expected:0.5,every=512",
     "r-kv:0.5,every=512",
     "kvzip:0.5,every=512",
+    "gated:0.5,every=512",
 ];
 
 struct Tiny {
@@ -40,6 +42,7 @@ struct Tiny {
     tokenizer: Tokenizer,
     layout: KvLayout,
     words: RepeatPrompt,
+    gates: Option<Arc<Gates>>,
 }
 
 fn tiny(format: KvFormat) -> Tiny {
@@ -54,16 +57,33 @@ fn tiny(format: KvFormat) -> Tiny {
         ask_more: encode(RepeatPrompt::ASK_MORE),
         suffix: encode("<|im_end|>\n<|im_start|>assistant\n"),
     };
-    Tiny { model, layout, words, tokenizer }
+    let mut tiny = Tiny { model, layout, words, tokenizer, gates: None };
+    tiny.gates = Some(Arc::new(tiny.trained()));
+    tiny
 }
 
 impl Tiny {
+    fn lab(&self) -> Lab {
+        let (model, layout, words) = (self.model.clone(), self.layout.clone(), self.words.clone());
+        let lab = Lab::new(model, Pool::new(2), layout, words, (CONTEXT, 4000)).unwrap();
+        lab.with_gates(self.gates.clone())
+    }
+
+    /// Gates trained from its prompt.
+    fn trained(&self) -> Gates {
+        let (mut lab, mut school) = (self.lab(), GateSchool::new(&self.layout));
+        lab.read(&self.prompt(), &["kvzip:0.5".parse().unwrap()]);
+        lab.teach(&mut school);
+        school.gates().unwrap()
+    }
+
     fn engine(&self, blocks: usize, rows: usize) -> Engine {
         let config = EngineConfig {
             parallel_max: 8,
             prefill_rows_max: rows,
             prefill_rows_mixed_max: rows.div_ceil(3),
             repeat: self.words.clone(),
+            gates: self.gates.clone(),
             ..EngineConfig::new(&self.layout, self.model.digest(), CONTEXT)
         };
         let runner =
@@ -99,10 +119,7 @@ fn serving_answers_what_the_laboratory_answers() {
         let tiny = tiny(format);
         let engine = tiny.engine(400, 512);
         let prompt = tiny.prompt();
-        let room = (CONTEXT, 4000);
-        let mut lab =
-            Lab::new(tiny.model.clone(), Pool::new(2), tiny.layout.clone(), tiny.words.clone(), room)
-                .unwrap();
+        let mut lab = tiny.lab();
         for retention in RETENTIONS {
             let parsed: Retention = retention.parse().unwrap();
             let logits = lab.read(&prompt, &[parsed]);
@@ -116,6 +133,35 @@ fn serving_answers_what_the_laboratory_answers() {
             assert_eq!(text(&engine, tiny.request(&prompt, Some(retention))), expect, "{format} {retention}");
         }
     }
+}
+
+#[test]
+fn a_gate_finds_most_of_what_a_repetition_finds() {
+    let tiny = tiny(KvFormat::F16);
+    let (mut lab, prompt) = (tiny.lab(), tiny.prompt());
+    let [zip, gated, random]: [Retention; 3] =
+        ["kvzip:0.3", "gated:0.3", "random:0.3,budget=all"].map(|text| text.parse().unwrap());
+    lab.read(&prompt, &[zip]);
+    let wanted = lab.decide(&zip, None);
+    let shared = |lab: &mut Lab, retention: &Retention| {
+        let found = lab.decide(retention, None);
+        let heads = wanted.kept.iter().flatten().zip(found.kept.iter().flatten());
+        heads
+            .map(|(wanted, found)| found.iter().filter(|index| wanted.contains(index)).count())
+            .sum::<usize>()
+    };
+    let all: usize = wanted.kept.iter().flatten().map(Vec::len).sum();
+    let (found, by_chance) = (shared(&mut lab, &gated), shared(&mut lab, &random));
+    assert!(10 * found > 6 * all && found > by_chance + all / 5, "{found} of {all}, {by_chance} by chance");
+}
+
+#[test]
+fn a_request_is_refused_without_gates() {
+    let mut tiny = tiny(KvFormat::F16);
+    let prompt = tiny.prompt();
+    tiny.gates = None;
+    let error = tiny.engine(200, 512).generate(tiny.request(&prompt, Some("gated:0.5"))).err().unwrap();
+    assert!(error.to_string().contains("kvik eval --calibrate"), "{error}");
 }
 
 #[test]
@@ -184,7 +230,9 @@ fn a_stream_goes_on_beyond_the_context() {
 #[test]
 fn what_never_ends_is_not_kept_in_shares() {
     let tiny = tiny(KvFormat::F16);
-    for (retention, field) in [("sinks:0.5", "retain.keep"), ("kvzip:512", "retain.policy")] {
+    for (retention, field) in
+        [("sinks:0.5", "retain.keep"), ("kvzip:512", "retain.policy"), ("gated:512", "retain.policy")]
+    {
         let parsed = retention.parse().unwrap();
         let error = Stream::new(tiny.model.clone(), Pool::new(1), tiny.layout.clone(), parsed).err().unwrap();
         assert!(error.to_string().contains(field), "{error}");

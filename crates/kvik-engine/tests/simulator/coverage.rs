@@ -16,6 +16,8 @@ pub(crate) struct Coverage {
     pub(crate) from_tree: u64,
     /// Of these, tokens that were drafted by a draft model.
     pub(crate) from_model: u64,
+    /// Of these, tokens that the model's prediction head drafted.
+    pub(crate) from_head: u64,
     /// Of these, tokens that a grammar left as the only way to go on.
     pub(crate) from_grammar: u64,
     /// Answers under a grammar.
@@ -81,7 +83,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 52] {
+    fn fields(&self) -> [(&'static str, u64); 53] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -92,6 +94,7 @@ impl Coverage {
             ("drafted and drawn", self.accepted),
             ("drafted from the tree and drawn", self.from_tree),
             ("drafted by a model and drawn", self.from_model),
+            ("drafted by a head and drawn", self.from_head),
             ("drafted by a grammar and drawn", self.from_grammar),
             ("under a grammar", self.constrained),
             ("evicted", self.evicted),
@@ -138,7 +141,7 @@ impl Coverage {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 52] {
+    fn fields_mut(&mut self) -> [&mut u64; 53] {
         let ([windows, windows_from_disk], [states, states_from_disk]) =
             (&mut self.windows, &mut self.states);
         [
@@ -151,6 +154,7 @@ impl Coverage {
             &mut self.accepted,
             &mut self.from_tree,
             &mut self.from_model,
+            &mut self.from_head,
             &mut self.from_grammar,
             &mut self.constrained,
             &mut self.evicted,

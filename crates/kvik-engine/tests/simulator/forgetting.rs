@@ -197,7 +197,8 @@ impl World {
     pub(crate) fn recover(&mut self) {
         self.trace(|| "a pass panics".to_owned());
         let queued = self.scheduler.queued();
-        self.scheduler.recover(&RequestError::Internal("a pass panicked".to_owned()));
+        let error = RequestError::Internal("a pass panicked".to_owned());
+        self.scheduler.recover(&error, &mut self.runner);
         assert_eq!(self.scheduler.queued(), queued, "requests that wait survive a panic");
         assert_eq!(self.scheduler.running(), 0);
         self.recovered_at = Some(self.steps);

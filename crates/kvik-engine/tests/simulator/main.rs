@@ -38,6 +38,7 @@ mod fake;
 mod fleet;
 mod forgetting;
 mod grammar;
+mod head;
 mod ledger;
 mod memory;
 mod regime;

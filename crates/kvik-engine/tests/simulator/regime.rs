@@ -44,6 +44,8 @@ pub(crate) struct Regime {
     pub(crate) crowd: usize,
     /// A draft model: its blocks, and whether it says something else.
     pub(crate) draft: Option<(usize, u64)>,
+    /// A prediction head, and whether it says something else.
+    pub(crate) head: Option<u64>,
     /// Blocks are in the memory of a device.
     #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "without GPUs blocks are in RAM"))]
     pub(crate) on_device: bool,
@@ -105,6 +107,7 @@ impl Regime {
             draft: dice.pick(&[None, Some((200, 0)), Some((12, 0)), Some((60, 77))]),
             grammars: dice.once_in(2),
             on_device: false,
+            head: dice.pick(&[None, Some(0), Some(77)]),
         }
     }
 
@@ -120,7 +123,8 @@ impl Regime {
             self.piece_time,
             time.clone(),
         )
-        .with_beside(self.engine.auxiliary);
+        .with_beside(self.engine.auxiliary)
+        .with_head(self.head);
         #[cfg(feature = "gpu")]
         if self.on_device {
             return runner.on_device();

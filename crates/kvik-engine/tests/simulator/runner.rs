@@ -15,7 +15,7 @@ use std::time::Duration;
 use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{AuxiliaryState, BLOCK_POSITIONS, BlockId, StateId, Token};
 use kvik_engine::api::{FinishReason, Request};
-use kvik_model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
+use kvik_model::batch::{Batch, Output, PredictionHead, Retainer, Runner, SequenceKv, StoredLayer};
 use kvik_model::observation::Watched;
 use kvik_text::sampler::{Sampler, Scratch};
 
@@ -26,6 +26,7 @@ use crate::fake::ragged::{self, Cell, Cells};
 use crate::fake::twin::{Arithmetic, Thinned, Twin};
 use crate::fake::{EOS, VOCAB, mix};
 use crate::grammar::Said;
+use crate::head::SimHead;
 use crate::time::Time;
 
 /// Bytes of a block without the part that windows see.
@@ -77,6 +78,8 @@ pub(crate) struct SimRunner {
     states: HashMap<StateId, u64>,
     /// What rows that were only tried in the last batch would add to a state, by the positions that it had seen then.
     tried: HashMap<StateId, Vec<(u32, u64)>>,
+    /// Its prediction head, if it has one.
+    head: Option<SimHead>,
 }
 
 impl SimRunner {
@@ -106,7 +109,32 @@ impl SimRunner {
             parts: vec![[0; BLOCK_POSITIONS]; blocks],
             states: HashMap::new(),
             tried: HashMap::new(),
+            head: None,
         }
+    }
+
+    /// The same model with a prediction head that takes an eighth of the time, and says the same or something else.
+    pub(crate) fn with_head(self, salt: Option<u64>) -> SimRunner {
+        let head = salt.map(|salt| SimHead::new(salt, self.time.clone(), self.step_time.step / 8));
+        SimRunner { head, ..self }
+    }
+
+    /// Whether its prediction head holds nothing.
+    pub(crate) fn follows_nothing(&self) -> bool {
+        self.head.as_ref().is_none_or(SimHead::is_empty)
+    }
+
+    /// Hands the prediction head the rows that it needs.
+    fn note_followed(&mut self, batch: &Batch<'_>) {
+        let Some(mut head) = self.head.take() else { return };
+        for row in batch.rows {
+            let kv = &batch.sequences[row.sequence as usize];
+            if let Some(id) = batch.followed(row) {
+                self.in_order(|_| assert!(kv.tails.is_empty(), "a sequence that forgets is followed"));
+                head.note(id, row.position, self.read(ragged::cell(kv, ragged::index(kv, row))));
+            }
+        }
+        self.head = Some(head);
     }
 
     /// The same model with layers that hold something beside blocks.
@@ -334,7 +362,12 @@ impl Runner for SimRunner {
             let kv = &batch.sequences[row.sequence as usize];
             self.push_logits(kv, ragged::index(kv, row));
         }
+        self.note_followed(batch);
         &self.logits
+    }
+
+    fn head(&mut self) -> Option<&mut dyn PredictionHead> {
+        self.head.as_mut().map(|head| head as &mut dyn PredictionHead)
     }
 
     fn retainer(&mut self) -> Option<&mut dyn Retainer> {
@@ -399,11 +432,18 @@ pub(crate) struct Broken;
 
 /// The same model over plain tokens.
 #[derive(Clone, Default)]
-struct Oracle {
+pub(crate) struct Oracle {
     chain: u64,
     /// Hash of the blocks before the last one.
     folded: u64,
     positions: usize,
+}
+
+impl Oracle {
+    /// What the last token has stored.
+    pub(crate) fn stored(&self) -> u64 {
+        self.chain
+    }
 }
 
 impl Model for Oracle {
@@ -421,7 +461,7 @@ impl Model for Oracle {
 }
 
 /// A model that computes one sequence, token by token.
-trait Model {
+pub(crate) trait Model {
     fn push(&mut self, token: Token);
 
     /// The hash that the logits of the last token are made of.
@@ -510,7 +550,7 @@ pub(crate) fn chain(before: u64, token: Token) -> u64 {
     mix(before ^ (u64::from(token) + 1)) | 1
 }
 
-fn push_logits(logits: &mut Vec<f32>, seen: u64) {
+pub(crate) fn push_logits(logits: &mut Vec<f32>, seen: u64) {
     // Most answers repeat themselves, so that drafts are drawn; what differs from what was seen shows soon all the same.
     let seen = if !mix(seen).is_multiple_of(4) { mix(seen) % 2 } else { seen };
     logits.extend((0..VOCAB as u64).map(|token| match token as Token {

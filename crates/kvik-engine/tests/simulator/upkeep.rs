@@ -142,6 +142,10 @@ impl World {
             let stats = draft.stats();
             assert_eq!((stats.owned, stats.sequences), (0, 0), "blocks of drafts are leaked: {stats:?}");
         }
+        assert!(
+            self.runner.follows_nothing(),
+            "the prediction head holds something of a sequence that ended"
+        );
         assert!(self.active.is_empty(), "a request was forgotten");
         self.check_disk();
         self.check_secrets();
@@ -372,6 +376,7 @@ impl World {
         self.coverage.drafted += counters.drafted_tokens.iter().sum::<u64>();
         self.coverage.accepted += counters.accepted_tokens.iter().sum::<u64>();
         self.coverage.from_model += counters.accepted_tokens[DraftSource::Model as usize];
+        self.coverage.from_head += counters.accepted_tokens[DraftSource::Head as usize];
         self.coverage.from_grammar += counters.accepted_tokens[DraftSource::Grammar as usize];
         self.coverage.from_tree += counters.accepted_tokens[DraftSource::Tree as usize];
         self.coverage.evicted += self.scheduler.cache().stats().totals.evicted;

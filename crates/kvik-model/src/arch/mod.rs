@@ -156,6 +156,11 @@ impl Arch {
         self.architecture().name
     }
 
+    /// Whether the layer that its files have after the last one is a prediction head that kvik drafts with.
+    pub(crate) fn predicts(self) -> bool {
+        matches!(self, Arch::DeepSeek2 | Arch::Glm4Moe | Arch::Qwen3Next | Arch::Qwen35 | Arch::Qwen35Moe)
+    }
+
     /// Whether its feed-forward layers use GELU instead of SiLU.
     pub(crate) fn has_gelu(self) -> bool {
         matches!(self, Arch::Gemma2 | Arch::Gemma3 | Arch::Gemma3n | Arch::Gemma4)
@@ -394,6 +399,11 @@ impl ModelConfig {
     /// The shape of a layer.
     pub(crate) fn layer(&self, index: usize) -> LayerShape {
         (self.arch.architecture().layer)(self, index)
+    }
+
+    /// The shape of the decoder layer of the prediction head, which attends to keys and values of its own.
+    pub(crate) fn head_layer(&self) -> LayerShape {
+        LayerShape { source: None, mixing: MixingShape::Attention, ..self.layer(self.layers) }
     }
 
     /// Key/value heads of a layer.

@@ -62,8 +62,9 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         latent: _,
         experts: _,
         norm_offset,
-        // Fewer than the layers of the file.
+        // Fewer than the layers of a GGUF file, and never listed.
         layers_beyond: _,
+        predicts: _,
         unrotated,
         // Checked when they are read, since the errors name keys.
         recurrence: _,

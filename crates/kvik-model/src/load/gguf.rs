@@ -40,6 +40,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     config.extras = arch.extras(&keys, &config)?;
     config.extras.by_layer = ByLayer { kv_heads: kv_heads_by_layer, d_ff: d_ff_by_layer };
     config.extras.layers_beyond = keys.optional_count(BEYOND)?.unwrap_or(0);
+    config.extras.predicts = arch.predicts() && config.extras.layers_beyond > 0;
     let value_dim = keys.optional_count("attention.value_length")?.unwrap_or(head_dim);
     // Latent attention has lengths of its own.
     if value_dim != head_dim && config.extras.latent.is_none() {
@@ -66,7 +67,7 @@ fn d_ff_of_experts(keys: &Keys<'_>) -> Result<usize, GgufError> {
     of_expert.ok_or_else(|| GgufError::MissingKey { key: keys.key("feed_forward_length") })
 }
 
-/// Number of layers that are computed. Files may have further ones that predict tokens beyond the next one.
+/// Number of layers that compute logits. Files may have further ones that predict tokens beyond the next one.
 fn layers(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     let (all, beyond) = (keys.count("block_count")?, keys.optional_count(BEYOND)?.unwrap_or(0));
     let expected = || format!("fewer than the {all} layers");

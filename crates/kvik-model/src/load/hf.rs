@@ -37,9 +37,11 @@ pub(crate) struct HfConfig {
     partial_rotary_factor: Option<f32>,
     #[serde(default)]
     pub(crate) tie_word_embeddings: bool,
-    /// Number of layers after the others that predict tokens beyond the next one; their tensors are not read.
+    /// Number of layers after the others that predict tokens beyond the next one.
     #[serde(default)]
     num_nextn_predict_layers: usize,
+    /// The same in files of Qwen3.5 and later.
+    mtp_num_hidden_layers: Option<usize>,
     /// All settings of the file.
     #[serde(skip)]
     settings: Map<String, Value>,
@@ -69,11 +71,11 @@ impl HfConfig {
     /// The names of the directory's tensors.
     pub(crate) fn names(&self, config: &ModelConfig) -> Names {
         let is_multimodal = self.architectures.first().is_some_and(|name| name.ends_with(MULTIMODAL));
-        let beyond = config.layers..config.layers.saturating_add(self.num_nextn_predict_layers);
         Names {
             modules: config.arch.hf_modules(),
             is_multimodal,
-            beyond,
+            beyond: config.beyond(),
+            head: config.extras.predicts.then_some(config.layers as u32),
             in_rows: config.vectors_in_rows(),
             shared_alone: config.extras.experts.is_none(),
         }
@@ -132,9 +134,17 @@ pub(crate) fn model_config(hf: &HfConfig, name: &str) -> Result<ModelConfig, Con
     if !d_ff_by_layer.is_empty() {
         config.extras.by_layer.d_ff = d_ff_by_layer;
     }
+    config.extras.layers_beyond = beyond(hf, arch);
+    config.extras.predicts = arch.predicts() && config.extras.layers_beyond > 0;
     unsupported::check_activation(hf, &config)?;
     check_config(&config, |key| fields.name(key))?;
     Ok(config)
+}
+
+/// Number of layers that predict tokens beyond the next one; files of Qwen3-Next do not say that they have one.
+fn beyond(hf: &HfConfig, arch: Arch) -> usize {
+    let unsaid = usize::from(arch == Arch::Qwen3Next);
+    hf.num_nextn_predict_layers.max(hf.mtp_num_hidden_layers.unwrap_or(unsaid))
 }
 
 fn arch(hf: &HfConfig, fields: &Fields<'_>) -> Result<Arch, ConfigError> {

@@ -5,6 +5,7 @@
 
 mod checkpoint;
 mod families;
+mod heads;
 mod others;
 mod packed;
 mod states;

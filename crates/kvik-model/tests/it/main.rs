@@ -9,6 +9,7 @@ mod exactness;
 mod fuzz;
 mod golden;
 mod golden_long;
+mod heads;
 mod hostile;
 mod layers;
 mod lora;

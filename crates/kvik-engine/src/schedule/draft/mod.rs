@@ -16,6 +16,8 @@
 //! | `model`  | drafts by a smaller model                                     |
 //! | `record` | how often drafts of each source are accepted                  |
 //!
+//! The prediction head of the model itself, where it has one, is a part of the runner.
+//!
 //! Drafts affect only the speed: their length is chosen to maximise the expected tokens per time, from the acceptance
 //! of earlier drafts and the measured time of steps.
 
@@ -28,7 +30,7 @@ use std::time::Duration;
 use kvik_cache::{Followers, Token};
 
 use self::lookup::Lookup;
-use self::record::{MODEL_LIKELY, Record};
+use self::record::{HEAD_LIKELY, MODEL_LIKELY, Record};
 use super::cost::Cost;
 use crate::config::ROWS_AT_A_TIME;
 use crate::stats::DraftSource;
@@ -38,11 +40,11 @@ pub(super) use self::model::{DraftModel, WantedDraft};
 
 /// Maximum number of draft tokens for one sequence.
 pub(super) const DRAFT_MAX: usize = 15;
-/// Maximum number of tokens that a draft model drafts for one sequence: each takes a pass of that model.
+/// Maximum number of tokens that a draft model or a prediction head drafts for one sequence: each takes a pass.
 const MODEL_MAX: usize = 8;
-/// A draft model that is not worth its time is tried again after this many tokens of a sequence.
+/// One that is not worth its time is tried again after this many tokens of a sequence.
 const TRY_AGAIN: usize = 256;
-/// Weight of a new outcome in the prior acceptance rate of the draft model.
+/// Weight of a new outcome in the prior acceptance rate of a draft model or a prediction head.
 const NEW: f64 = 0.02;
 /// Minimum gain of drafts in tokens per time: at first their cost is a guess.
 const GAIN_MIN: f64 = 1.05;
@@ -61,15 +63,23 @@ pub(super) struct Draft {
 pub(super) struct Drafting {
     /// Step times of the target model.
     cost: Cost,
-    /// Pass times of the draft model, by number of sequences.
+    model: Asked,
+    head: Asked,
+}
+
+/// Measurements about a source that computes its drafts: the draft model, or the prediction head.
+#[derive(Debug)]
+struct Asked {
+    /// Pass times, by number of sequences.
     passes: Cost,
-    /// Probability that a token of the draft model is accepted if the previous one was.
+    /// Probability that a token of it is accepted if the previous one was.
     likely: f64,
 }
 
 impl Default for Drafting {
     fn default() -> Drafting {
-        Drafting { cost: Cost::default(), passes: Cost::default(), likely: MODEL_LIKELY }
+        let asked = |likely| Asked { passes: Cost::default(), likely };
+        Drafting { cost: Cost::default(), model: asked(MODEL_LIKELY), head: asked(HEAD_LIKELY) }
     }
 }
 
@@ -100,12 +110,12 @@ impl Drafter {
         self.records[source as usize].note(found, len);
     }
 
-    /// Acceptance probability of the draft model's tokens; the average over other sequences until one of this sequence
-    /// was compared.
-    pub(super) fn likely_of_model(&mut self, drafting: &Drafting) -> f64 {
-        let record = &mut self.records[DraftSource::Model as usize];
-        record.expect(drafting.likely);
-        record.likely(DraftSource::Model, 0)
+    /// Acceptance probability of the tokens of a source that computes its drafts; the average over other sequences until
+    /// one of this sequence was compared.
+    pub(super) fn likely_of(&mut self, source: DraftSource, drafting: &Drafting) -> f64 {
+        let record = &mut self.records[source as usize];
+        record.expect(drafting.asked(source).likely);
+        record.likely(source, 0)
     }
 
     /// The offer with the highest expected number of accepted tokens.
@@ -136,27 +146,43 @@ impl Drafting {
         self.cost.note(rows, elapsed);
     }
 
-    /// Records the time of a pass of the draft model.
-    pub(super) fn note_pass(&mut self, sequences: usize, elapsed: Duration) {
-        self.passes.note(sequences, elapsed);
+    fn asked(&self, source: DraftSource) -> &Asked {
+        if source == DraftSource::Head { &self.head } else { &self.model }
     }
 
-    /// Records that `drawn` of `drafted` tokens of the draft model were accepted.
-    pub(super) fn note_model(&mut self, drafted: usize, drawn: usize) {
+    fn asked_mut(&mut self, source: DraftSource) -> &mut Asked {
+        if source == DraftSource::Head { &mut self.head } else { &mut self.model }
+    }
+
+    /// Records the time of a pass of a source that computes its drafts.
+    pub(super) fn note_pass(&mut self, source: DraftSource, sequences: usize, elapsed: Duration) {
+        self.asked_mut(source).passes.note(sequences, elapsed);
+    }
+
+    /// Records that `drawn` of `drafted` tokens of such a source were accepted.
+    pub(super) fn note_drawn(&mut self, source: DraftSource, drafted: usize, drawn: usize) {
+        let likely = &mut self.asked_mut(source).likely;
         for position in 0..(drawn + 1).min(drafted) {
-            self.likely += NEW * (f64::from(u8::from(position < drawn)) - self.likely);
+            *likely += NEW * (f64::from(u8::from(position < drawn)) - *likely);
         }
     }
 
-    /// Number of tokens to request from the draft model, for one of `sequences` in a step of `rows` rows; the sequence
-    /// has `len` tokens and an acceptance probability of `likely`. Maximises the tokens per time of both models.
-    pub(super) fn ask(&self, rows: usize, sequences: usize, len: usize, likely: f64) -> usize {
-        if !self.passes.is_measured() {
+    /// Number of tokens to request from such a source, for one of `sequences` in a step of `rows` rows; the sequence has
+    /// `len` tokens and an acceptance probability of `likely`. Maximises the tokens per time of both.
+    pub(super) fn ask(
+        &self,
+        source: DraftSource,
+        (rows, sequences): (usize, usize),
+        len: usize,
+        likely: f64,
+    ) -> usize {
+        let passes = &self.asked(source).passes;
+        if !passes.is_measured() {
             return 1;
         }
         let rate = |count: usize| {
             let drawn = rows as f64 + sequences as f64 * expected(likely, count);
-            drawn / (self.cost.of(rows + sequences * count) + count as f64 * self.passes.of(sequences))
+            drawn / (self.cost.of(rows + sequences * count) + count as f64 * passes.of(sequences))
         };
         let plain = GAIN_MIN * rate(0);
         let best = (1..=MODEL_MAX).max_by(|&a, &b| rate(a).total_cmp(&rate(b)));
@@ -234,24 +260,31 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_model_is_asked_for_what_makes_most_of_the_time_of_both() {
-        let mut drafting = Drafting::default();
-        assert_eq!(drafting.ask(1, 1, 7, 0.9), 1, "to see how long it takes");
-        drafting.note(1, Duration::from_millis(40));
-        drafting.note(8, Duration::from_millis(50));
-        drafting.note_pass(1, Duration::from_millis(4));
-        assert_eq!(drafting.ask(1, 1, 7, 0.95), 7, "two groups of rows");
-        assert!((2..=5).contains(&drafting.ask(1, 1, 7, 0.7)), "{}", drafting.ask(1, 1, 7, 0.7));
-        assert_eq!(drafting.ask(1, 1, 7, 0.05), 0);
-        assert_eq!(drafting.ask(1, 1, 2 * TRY_AGAIN, 0.05), 1, "things may have changed");
-        let mut slow = Drafting::default();
-        slow.note(1, Duration::from_millis(40));
-        slow.note_pass(1, Duration::from_millis(40));
-        assert_eq!(slow.ask(1, 1, 7, 0.9), 0, "as slow as what it drafts for");
-        (0..200).for_each(|_| drafting.note_model(4, 0));
-        assert!(drafting.likely < 0.05, "{}", drafting.likely);
-        (0..200).for_each(|_| drafting.note_model(4, 4));
-        assert!(drafting.likely > 0.9, "{}", drafting.likely);
+    fn a_source_that_computes_is_asked_for_what_makes_most_of_the_time_of_both() {
+        for (source, other) in
+            [(DraftSource::Model, DraftSource::Head), (DraftSource::Head, DraftSource::Model)]
+        {
+            let mut drafting = Drafting::default();
+            let ask = |drafting: &Drafting, len, likely: f64| drafting.ask(source, (1, 1), len, likely);
+            assert_eq!(ask(&drafting, 7, 0.9), 1, "to see how long it takes");
+            drafting.note(1, Duration::from_millis(40));
+            drafting.note(8, Duration::from_millis(50));
+            drafting.note_pass(source, 1, Duration::from_millis(4));
+            assert_eq!(ask(&drafting, 7, 0.95), 7, "two groups of rows");
+            assert!((2..=5).contains(&ask(&drafting, 7, 0.7)), "{}", ask(&drafting, 7, 0.7));
+            assert_eq!(ask(&drafting, 7, 0.05), 0);
+            assert_eq!(ask(&drafting, 2 * TRY_AGAIN, 0.05), 1, "things may have changed");
+            let mut slow = Drafting::default();
+            slow.note(1, Duration::from_millis(40));
+            slow.note_pass(source, 1, Duration::from_millis(40));
+            assert_eq!(ask(&slow, 7, 0.9), 0, "as slow as what it drafts for");
+            (0..200).for_each(|_| drafting.note_drawn(source, 4, 0));
+            let likely = |drafting: &Drafting| drafting.asked(source).likely;
+            assert!(likely(&drafting) < 0.05, "{}", likely(&drafting));
+            (0..200).for_each(|_| drafting.note_drawn(source, 4, 4));
+            assert!(likely(&drafting) > 0.9, "{}", likely(&drafting));
+            assert_eq!(drafting.asked(other).likely, 0.5, "and nothing is learnt of the other");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use crate::stats::DraftSource;
 const CLASSES: usize = 3;
 /// Assumed acceptance probability of a draft model's token before anything is measured.
 pub(super) const MODEL_LIKELY: f64 = 0.5;
+/// The same of a prediction head's token.
+pub(super) const HEAD_LIKELY: f64 = 0.5;
 /// Weight of a new outcome in the acceptance probability.
 const NEW: f64 = 0.1;
 
@@ -66,6 +68,7 @@ fn at_first(source: DraftSource) -> [f64; CLASSES] {
         // The grammar forces the text, but not its division into tokens.
         DraftSource::Grammar => [0.8; CLASSES],
         DraftSource::Model => [MODEL_LIKELY; CLASSES],
+        DraftSource::Head => [HEAD_LIKELY; CLASSES],
     }
 }
 

@@ -402,6 +402,7 @@ pub fn config() -> EngineConfig {
         auxiliary: kvik_cache::AuxiliaryState::default(),
         latent: false,
         calibration: None,
+        gates: None,
     }
 }
 

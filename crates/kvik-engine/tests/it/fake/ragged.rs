@@ -62,6 +62,7 @@ pub fn facts(cells: &dyn Cells, stored: &StoredLayer<'_>, needs: Needs) -> Layer
         likeness: of(3, needs.likeness),
         redundancy: of(4, needs.redundancy),
         expected: of(5, needs.expected),
+        gated: of(6, needs.gated),
     };
     LayerFacts { heads: vec![head] }
 }

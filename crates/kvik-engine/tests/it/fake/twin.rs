@@ -133,6 +133,7 @@ impl Twin {
             likeness: of(3),
             redundancy: of(4),
             expected: of(5),
+            gated: of(6),
         };
         let count = retention.rotated_sinks().min(self.stored.len());
         if count > 0 && self.sinks.is_none() {

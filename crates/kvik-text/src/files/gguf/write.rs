@@ -22,10 +22,15 @@ pub struct GgufWriter {
     key_count: u64,
     tensors: Vec<u8>,
     tensor_count: u64,
+    /// Length of the data of all tensors, those that are only declared included.
+    data_bytes: u64,
     data: Vec<u8>,
 }
 
 impl GgufWriter {
+    /// The data of a tensor begins at a multiple of so many bytes.
+    pub const ALIGNMENT: usize = DEFAULT_ALIGNMENT;
+
     /// An empty file.
     pub fn new() -> GgufWriter {
         GgufWriter::default()
@@ -87,20 +92,33 @@ impl GgufWriter {
     /// # Panics
     /// If GGUF lacks the type.
     pub fn tensor(&mut self, name: &str, ty: WeightType, shape: &[usize], data: &[u8]) -> &mut GgufWriter {
+        let start = self.data_bytes as usize;
+        assert_eq!(start, self.data.len(), "tensors are added after none was declared");
+        self.declare(name, ty, shape, data.len() as u64);
+        self.data.extend(data);
+        pad(&mut self.data);
+        self
+    }
+
+    /// Adds a tensor of `bytes` bytes whose data the caller writes behind [`GgufWriter::to_bytes`], in the order of
+    /// declarations, each padded with zeros to [`GgufWriter::ALIGNMENT`]: for models that are larger than memory.
+    ///
+    /// # Panics
+    /// If GGUF lacks the type.
+    pub fn declare(&mut self, name: &str, ty: WeightType, shape: &[usize], bytes: u64) -> &mut GgufWriter {
         put_string(&mut self.tensors, name.as_bytes());
         self.tensors.extend((shape.len() as u32).to_le_bytes());
         for &dim in shape.iter().rev() {
             self.tensors.extend((dim as u64).to_le_bytes());
         }
         self.tensors.extend(ty.ggml().expect("a type of GGUF").to_le_bytes());
-        self.tensors.extend((self.data.len() as u64).to_le_bytes());
+        self.tensors.extend(self.data_bytes.to_le_bytes());
         self.tensor_count += 1;
-        self.data.extend(data);
-        pad(&mut self.data);
+        self.data_bytes = (self.data_bytes + bytes).next_multiple_of(DEFAULT_ALIGNMENT as u64);
         self
     }
 
-    /// The whole file.
+    /// The whole file; without the data of tensors that are only declared.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(b"GGUF");

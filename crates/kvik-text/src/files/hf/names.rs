@@ -30,6 +30,8 @@ pub struct Names {
     pub is_multimodal: bool,
     /// Layers that predict tokens beyond the next one.
     pub beyond: Range<usize>,
+    /// The first of those, if its tensors are read: the prediction head.
+    pub head: Option<u32>,
     /// Vectors, by GGUF's names in their layer, that the model uses as matrices with this number of rows.
     pub in_rows: Vec<(&'static str, usize)>,
     /// Whether the module that Granite calls its shared layer is the only feed-forward part.
@@ -56,12 +58,15 @@ impl Names {
             inner = inner.strip_prefix(prefix).unwrap_or(inner);
         }
         if is_rotary_buffer(inner)
-            || inner.starts_with(BEYOND)
             || (self.is_multimodal && OTHER_INPUTS.iter().any(|part| inner.starts_with(part)))
         {
             return Name::Unread;
         }
+        if let Some(apart) = inner.strip_prefix(BEYOND) {
+            return self.head.map_or(Name::Unread, |head| self.in_head(head, apart, &HEAD_APART));
+        }
         match inner.strip_prefix("layers.").and_then(numbered) {
+            Some((layer, rest)) if self.head == Some(layer) => self.in_head(layer, rest, &HEAD),
             Some((layer, _)) if self.beyond.contains(&(layer as usize)) => Name::Unread,
             Some((layer, rest)) => self.in_layer(layer, rest),
             None => outside_of_layers(inner).map_or(Name::Unknown, Name::Canonical),
@@ -103,6 +108,19 @@ impl Names {
         }
     }
 
+    /// Maps the name of a parameter of the prediction head, which GGUF has as layer `head`: one of its `modules`, or of
+    /// its decoder layer. A head of another form is not read.
+    fn in_head(&self, head: u32, name: &str, modules: &[(&str, &str)]) -> Name {
+        let module = name.strip_suffix(".weight");
+        if let Some((_, part)) = modules.iter().find(|(own, _)| Some(*own) == module) {
+            return Name::Canonical(format!("blk.{head}.nextn.{part}.weight"));
+        }
+        match self.in_layer(head, name.strip_prefix("layers.0.").unwrap_or(name)) {
+            Name::Canonical(name) => Name::Canonical(name),
+            _ => Name::Unread,
+        }
+    }
+
     /// The number of rows of a tensor that is flat in the file, by GGUF's name.
     pub(super) fn rows_of(&self, name: &str) -> usize {
         let part = name.strip_prefix("blk.").and_then(numbered).map(|(_, part)| part);
@@ -112,6 +130,26 @@ impl Names {
 
 /// Prefix of separate layers that predict tokens beyond the next one.
 const BEYOND: &str = "mtp.";
+
+/// Modules of a prediction head beside its decoder layer, in checkpoints that number it as a further layer: Hugging
+/// Face's name, GGUF's.
+const HEAD: [(&str, &str); 6] = [
+    ("eh_proj", "eh_proj"),
+    ("enorm", "enorm"),
+    ("hnorm", "hnorm"),
+    ("embed_tokens", "embed_tokens"),
+    ("shared_head.norm", "shared_head_norm"),
+    ("shared_head.head", "shared_head_head"),
+];
+
+/// The same in checkpoints that have it apart (Qwen3-Next and later).
+const HEAD_APART: [(&str, &str); 5] = [
+    ("fc", "eh_proj"),
+    ("pre_fc_norm_embedding", "enorm"),
+    ("pre_fc_norm_hidden", "hnorm"),
+    ("embed_tokens", "embed_tokens"),
+    ("norm", "shared_head_norm"),
+];
 
 /// GGUF's name of a tensor outside the layers.
 fn outside_of_layers(name: &str) -> Option<String> {
@@ -285,6 +323,34 @@ mod tests {
             "",
         ] {
             assert_eq!(plain.of(unknown), Name::Unknown, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_prediction_head_is_the_layer_after_the_last() {
+        let names = Names { beyond: 4..6, head: Some(4), ..Names::default() };
+        for (name, expect) in [
+            ("model.layers.4.eh_proj.weight", "nextn.eh_proj.weight"),
+            ("model.layers.4.enorm.weight", "nextn.enorm.weight"),
+            ("model.layers.4.shared_head.norm.weight", "nextn.shared_head_norm.weight"),
+            ("model.layers.4.shared_head.head.weight", "nextn.shared_head_head.weight"),
+            ("model.layers.4.embed_tokens.weight", "nextn.embed_tokens.weight"),
+            ("model.layers.4.self_attn.q_proj.bias", "attn_q.bias"),
+            ("mtp.fc.weight", "nextn.eh_proj.weight"),
+            ("mtp.pre_fc_norm_hidden.weight", "nextn.hnorm.weight"),
+            ("mtp.norm.weight", "nextn.shared_head_norm.weight"),
+            ("mtp.layers.0.mlp.up_proj.weight", "ffn_up.weight"),
+            ("mtp.layers.0.mlp.experts.7.up_proj.weight", "ffn_up_exps.7.weight"),
+        ] {
+            assert_eq!(names.of(name), Name::Canonical(format!("blk.4.{expect}")), "{name}");
+        }
+        for unread in [
+            "model.layers.5.eh_proj.weight",
+            "model.layers.4.self_attn.indexer.weight",
+            "mtp.layers.1.mlp.up_proj.weight",
+            "mtp.fc.bias",
+        ] {
+            assert_eq!(names.of(unread), Name::Unread, "{unread}");
         }
     }
 
