@@ -1,12 +1,16 @@
 //! The retention of a request: its own, the server's default, or the best measured one; and checks that the model
 //! supports it.
 
+use std::sync::Arc;
+
 use anyhow::{Context, anyhow};
 use kvik_cache::retain::{HeadImportance, Retention, RetentionError, When};
 use kvik_engine::engine::EngineConfig;
+use kvik_kernels::KvLayout;
+use kvik_model::gates::Gates;
 
 use crate::{
-    measured::{Loss, LossDoubt, Measured, MeasuredHeads, MeasuredLosses, RIGHT_CASES_MIN},
+    measured::{Loss, LossDoubt, Measured, MeasuredGates, MeasuredHeads, MeasuredLosses, RIGHT_CASES_MIN},
     settings::retain::{RetainArgs, RetainChoice},
 };
 
@@ -31,17 +35,21 @@ pub struct Retaining {
 pub(super) struct KeptMeasurements {
     pub(super) losses: MeasuredLosses,
     pub(super) calibration: Option<HeadImportance>,
+    pub(super) gates: Option<Arc<Gates>>,
 }
 
 impl KeptMeasurements {
-    /// The measurements of this model, with these numbers of KV heads by layer.
-    pub(super) fn of(model: &[u8; 32], kv_heads: &[usize]) -> KeptMeasurements {
+    /// The measurements of this model, whose keys and values have this layout.
+    pub(super) fn of(model: &[u8; 32], layout: &KvLayout) -> KeptMeasurements {
         // Without a home directory there are no stored measurements.
         let Ok(measured) = Measured::open() else { return KeptMeasurements::default() };
+        let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
         let heads: Option<MeasuredHeads> = measured.load(model);
+        let gates: Option<MeasuredGates> = measured.load(model);
         KeptMeasurements {
             losses: measured.load(model).unwrap_or_default(),
-            calibration: heads.and_then(|heads| heads.importance(kv_heads)),
+            calibration: heads.and_then(|heads| heads.importance(&kv_heads)),
+            gates: gates.and_then(|gates| gates.gates(layout)).map(Arc::new),
         }
     }
 }
@@ -221,7 +229,8 @@ fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<(
         return Err(RetentionError::Latent.into());
     }
     retention.check(&config.kv_heads)?;
-    Ok(retention.check_heads(&config.kv_heads, config.calibration.as_ref())?)
+    retention.check_heads(&config.kv_heads, config.calibration.as_ref())?;
+    Ok(retention.check_gates(config.gates.is_some())?)
 }
 
 impl Reach {

@@ -40,6 +40,17 @@ impl Retention {
         }
     }
 
+    /// Checks that the model has gates if the policy goes by them.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn check_gates(&self, has_gates: bool) -> Result<(), RetentionError> {
+        match self.needs().gated && !has_gates {
+            true => Err(RetentionError::NoGates),
+            false => Ok(()),
+        }
+    }
+
     /// Checks everything that does not depend on the model.
     ///
     /// # Errors

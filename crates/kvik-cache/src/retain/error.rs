@@ -62,6 +62,12 @@ pub enum RetentionError {
         "budget: `calibrated` needs the measured importance of every KV head of this model; calibrate it first"
     )]
     NotCalibrated,
+    /// The policy needs gates, and none were trained for this model.
+    #[error(
+        "policy: `gated` goes by gates that are trained for each model, and this one has none; run `kvik eval --calibrate`, \
+         or use keydiff, which needs none"
+    )]
+    NoGates,
     /// The model has layers with a window of positions, which a policy cannot compress.
     #[error(
         "policy: the model has layers that see a window of positions or keep a state, and retention is for layers that \
@@ -101,6 +107,7 @@ impl RetentionError {
         match self {
             RetentionError::UnknownPolicy { .. }
             | RetentionError::PromptLong { .. }
+            | RetentionError::NoGates
             | RetentionError::Windows
             | RetentionError::Latent
             | RetentionError::Device => "policy",

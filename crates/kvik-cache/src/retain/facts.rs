@@ -63,6 +63,8 @@ pub struct Needs {
     pub redundancy: bool,
     /// [`HeadFacts::expected`]
     pub expected: bool,
+    /// [`HeadFacts::gated`]
+    pub gated: bool,
 }
 
 /// Facts about the stored positions of one KV head. Vectors are `[stored]`, or empty where not needed.
@@ -83,6 +85,8 @@ pub struct HeadFacts {
     /// The expected attention of queries like the observed ones, at future positions: softmax over the positions
     /// after the skipped ones, mean over query heads; 0 at the skipped ones.
     pub expected: Vec<f32>,
+    /// The score that the head's trained gate gives each key and value.
+    pub gated: Vec<f32>,
 }
 
 /// Facts about one layer, `[kv_heads]`.

@@ -36,8 +36,8 @@ fn facts(chance: &mut Chance, at: usize, shape: &[usize]) -> Vec<LayerFacts> {
         }
         let mut some = || positions.iter().map(|_| chance.fact()).collect::<Vec<f32>>();
         let (mass, key_norms, value_norms) = (some(), some(), some());
-        let (likeness, redundancy, expected) = (some(), some(), some());
-        HeadFacts { positions, mass, key_norms, value_norms, likeness, redundancy, expected }
+        let (likeness, redundancy, expected, gated) = (some(), some(), some(), some());
+        HeadFacts { positions, mass, key_norms, value_norms, likeness, redundancy, expected, gated }
     };
     shape.iter().map(|&heads| LayerFacts { heads: (0..heads).map(|_| head()).collect() }).collect()
 }
@@ -347,6 +347,16 @@ fn models_must_have_heads_for_the_budget() {
     check("knorm:0.5,budget=all", &[1], Some("KV heads"));
     check("knorm:0.5,budget=pyramid", &[8], Some("layers"));
     check("knorm:0.5", &[1], None);
+}
+
+#[test]
+fn only_gated_needs_gates() {
+    for policy in Policy::ALL {
+        let retention = Retention::new(policy, Keep::Share(0.5));
+        let expected = if policy.name() == "gated" { Err(RetentionError::NoGates) } else { Ok(()) };
+        assert_eq!(retention.check_gates(false), expected, "{retention}");
+        assert_eq!(retention.check_gates(true), Ok(()), "{retention}");
+    }
 }
 
 #[test]

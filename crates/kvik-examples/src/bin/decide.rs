@@ -55,6 +55,7 @@ fn facts() -> Vec<LayerFacts> {
             likeness: some(3),
             redundancy: some(4),
             expected: some(5),
+            gated: some(6),
         }
     };
     let layer =

@@ -125,7 +125,7 @@ impl Steps {
         let start = Instant::now();
         for layer in 0..self.layout.layers().len() {
             let piece = Instant::now();
-            facts.push(held.facts(&mut self.runner, layer, retention, &Observation::default()));
+            facts.push(held.facts(&mut self.runner, layer, retention, &Observation::default(), None));
             times.longest = times.longest.max(piece.elapsed());
         }
         times.of_layers = start.elapsed();

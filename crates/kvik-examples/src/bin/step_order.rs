@@ -348,6 +348,7 @@ fn config(prefill_rows_mixed_max: usize) -> EngineConfig {
         auxiliary: kvik_cache::AuxiliaryState::default(),
         latent: false,
         calibration: None,
+        gates: None,
     }
 }
 

@@ -7,6 +7,7 @@
 //! Files are written atomically. A file that is damaged, of another version of its kind, of another KV layout version
 //! or of another model counts as missing, and the log says so: measuring again replaces it.
 
+mod gates;
 mod heads;
 mod losses;
 mod sensitivity;
@@ -22,6 +23,7 @@ use kvik_kernels::KV_LAYOUT_VERSION;
 use kvik_memory::{hex, records::private::create_private_folder};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+pub use gates::{GATE_POSITIONS_MIN, MeasuredGates};
 pub use heads::MeasuredHeads;
 pub use losses::{Loss, LossDoubt, LossMeasure, MeasuredLosses, SettingLosses, TaskLoss};
 pub use sensitivity::MeasuredSensitivity;

@@ -10,6 +10,7 @@ use kvik_engine::retain::lab::{Lab, Variant};
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::{KvLayout, Pool};
 use kvik_model::Model;
+use kvik_model::gates::Gates;
 use kvik_text::tokenizer::Tokenizer;
 
 use super::results::{Kept, ResultRow};
@@ -29,6 +30,8 @@ pub(crate) struct ExamSetup {
     pub(crate) bytes: usize,
     /// The importance of heads, if it was measured.
     pub(crate) importance: Option<HeadImportance>,
+    /// The gates of the model, if they were trained.
+    pub(crate) gates: Option<Arc<Gates>>,
 }
 
 /// An exam of a model with one KV format.
@@ -62,6 +65,7 @@ impl Exam {
         let blocks = (setup.bytes / layout.block_bytes()).max(one);
         let lab = Lab::new(model, pool, layout.clone(), setup.repeat.clone(), (setup.prompt_max, blocks))
             .context("no memory for the exam; lower --memory or --length")?;
+        let lab = lab.with_gates(setup.gates.clone());
         Ok(Exam { lab, layout, importance: setup.importance.clone(), blocks, prompt: 0, vocab })
     }
 

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use anyhow::bail;
 use kvik_cache::Token;
-use kvik_cache::retain::HeadImportance;
+use kvik_cache::retain::{HeadImportance, Keep, Kvzip, Policy, Retention};
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::{KvLayout, Pool};
 use kvik_model::Model;
+use kvik_model::gates::{GateSchool, Gates};
+use kvik_serving::measured::GATE_POSITIONS_MIN;
 use kvik_text::tokenizer::Tokenizer;
 
 use super::calibrate::HeadLosses;
@@ -16,6 +19,9 @@ use super::setting::Setting;
 use super::speed::STEPS;
 use super::tasks::{EvalCase, EvalTask, Work};
 use super::windows::Window;
+
+/// Prompts of a task from which gates are trained: some thousands of positions of each kind of text.
+const GATE_PROMPTS: usize = 8;
 
 /// The input of a run.
 pub(crate) struct EvalRun<'a> {
@@ -31,6 +37,8 @@ pub(crate) struct EvalRun<'a> {
     pub(crate) settings: Vec<Setting>,
     /// The importance of heads, if it was measured.
     pub(crate) importance: Option<HeadImportance>,
+    /// The gates of the model, if they were trained.
+    pub(crate) gates: Option<Arc<Gates>>,
     /// Bytes for the variants of a prompt.
     pub(crate) bytes: usize,
     /// Whether to measure times of one long prompt alone.
@@ -48,6 +56,30 @@ impl EvalRun<'_> {
     /// Steps of [`EvalRun::calibrate`]: one for each case.
     pub(crate) fn calibration_steps(&self) -> usize {
         self.cases().count()
+    }
+
+    /// Trains the gates of the model, with the exact format, from the first prompts of each task: no answer need be
+    /// right. Returns them with the number of positions that they were trained from.
+    ///
+    /// # Errors
+    /// If there is not enough memory, or the prompts are too few.
+    pub(crate) fn train_gates(&self) -> anyhow::Result<(Gates, usize)> {
+        let mut exam = self.exam(&self.exact)?;
+        let mut school = GateSchool::new(&self.exact);
+        let repeated = Retention::new(Policy::Kvzip(Kvzip::DEFAULT), Keep::Share(1.0));
+        for prompt in self.tasks.iter().flat_map(gate_prompts) {
+            exam.read(prompt, [repeated]);
+            exam.lab().teach(&mut school);
+        }
+        let positions = school.positions();
+        let gates = school.gates().filter(|_| positions >= GATE_POSITIONS_MIN);
+        let Some(gates) = gates else {
+            bail!(
+                "--calibrate: gates need {GATE_POSITIONS_MIN} positions, and the prompts have {positions}; take more \
+                 --cases or a longer --text"
+            )
+        };
+        Ok((gates, positions))
     }
 
     /// Runs all tasks; calls `step` after each case. The first row is the exact one.
@@ -156,7 +188,19 @@ impl EvalRun<'_> {
             answer_max: answer_max.max(STEPS),
             bytes: self.bytes,
             importance: self.importance.clone(),
+            gates: self.gates.clone(),
         };
         Exam::new(&setup, (self.pool)())
     }
+}
+
+/// What gates are trained from: the first prompts of a task, without questions.
+fn gate_prompts(task: &EvalTask) -> Vec<&[Token]> {
+    let (cases, windows) = match &task.work {
+        Work::Answer(cases) => (&cases[..], &[][..]),
+        Work::Predict(windows) => (&[][..], &windows[..]),
+    };
+    let contexts = cases.iter().map(|case| &case.prompt.context[..]);
+    let halves = windows.iter().map(|window: &Window| &window.tokens[..window.middle]);
+    contexts.chain(halves).take(GATE_PROMPTS).collect()
 }

@@ -44,6 +44,7 @@ fn with_run(tasks: &[(&str, usize)], settings: Vec<Setting>, check: impl FnOnce(
         layouts: vec![layout],
         settings,
         importance: None,
+        gates: None,
         bytes: 64 << 20,
         speed: false,
         pool: &|| args.pool(),
@@ -54,6 +55,19 @@ fn with_run(tasks: &[(&str, usize)], settings: Vec<Setting>, check: impl FnOnce(
 fn kept(texts: &[&str], sights: &[Sight]) -> Vec<Setting> {
     let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
     [vec![Setting::EVERYTHING], settings(&retentions(&texts, &[]).unwrap(), sights)].concat()
+}
+
+#[test]
+fn gates_are_trained_from_enough_positions() {
+    with_run(&[("recall", 3), ("passkey", 3)], vec![Setting::EVERYTHING], |run| {
+        let (gates, positions) = run.train_gates().unwrap();
+        assert!(gates.fits(&run.exact), "{positions} positions");
+        assert!((1000..=1800).contains(&positions), "{positions}");
+    });
+    with_run(&[("recall", 1)], vec![Setting::EVERYTHING], |run| {
+        let error = run.train_gates().err().unwrap().to_string();
+        assert!(error.contains("need 1000 positions") && error.contains("--cases"), "{error}");
+    });
 }
 
 #[test]
@@ -90,6 +104,7 @@ fn everything_kept_answers_as_plain_decoding_does() {
             answer_max: 100,
             bytes: 16 << 20,
             importance: None,
+            gates: None,
         };
         let mut exam = Exam::new(&setup, (run.pool)()).unwrap();
         let stop = run.tokenizer.eog();

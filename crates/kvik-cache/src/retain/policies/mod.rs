@@ -2,6 +2,7 @@
 
 mod decay;
 mod expected;
+mod gated;
 mod h2o;
 mod keydiff;
 mod knorm;
@@ -100,6 +101,7 @@ policies! {
     Decay in decay: "decay";
     Expected in expected: "expected";
     Kvzip in kvzip: "kvzip";
+    Gated in gated: "gated";
     Kvcrush in kvcrush: "kvcrush";
     Rkv in rkv: "r-kv";
 }

@@ -68,6 +68,8 @@ fn norms_and_likeness_are_scores() {
     assert_eq!(scores(Vnorm::DEFAULT.into(), head, 8), values);
     let head = HeadFacts { likeness: values.clone(), ..positions() };
     assert_eq!(scores(Keydiff::DEFAULT.into(), head, 8), negative);
+    let head = HeadFacts { gated: values.clone(), ..positions() };
+    assert_eq!(scores(Gated::DEFAULT.into(), head, 8), values);
     let head = HeadFacts { mass: values.clone(), value_norms: vec![2.0; 16], ..positions() };
     assert_eq!(scores(Kvzip::DEFAULT.into(), head.clone(), 8), values);
     let doubled: Vec<f32> = values.iter().map(|value| 2.0 * value).collect();

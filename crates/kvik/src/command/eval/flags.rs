@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use kvik_cache::retain::Policy;
+use kvik_cache::retain::{Gated, Policy};
 use kvik_model::KvMap;
 
 use super::sensitivity::SensitivityArgs;
@@ -44,13 +44,15 @@ Examples:
   kvik eval --kv q4 --kv-also q8 -m model.gguf           what 4 and 8 bits cost, everything kept
   kvik eval --retain keydiff:0.3 --data cases.jsonl      your own cases
   kvik eval --retain kvzip --html report.html            curves of quality, memory and speed, for a browser
-  kvik eval --calibrate                                  which heads retrieve, for --retain keydiff,budget=calibrated
+  kvik eval --calibrate                                  gates, for --retain gated, and which heads retrieve, for
+                                                         --retain keydiff,budget=calibrated
   kvik eval --sensitivity                                how much each layer minds each format, for --kv auto:5.0
   kvik eval --sensitivity --curve                        loss against bits: chosen, uniform, at random
   kvik eval --list                                       tasks and policies"
 )]
 pub(crate) struct EvalArgs {
-    /// A policy to measure, as keydiff or snapkv:0.5,budget=all; several times; all for every policy
+    /// A policy to measure, as keydiff or snapkv:0.5,budget=all; several times; all for every policy that
+    /// needs no training
     #[arg(long, value_name = "POLICY")]
     retain: Vec<String>,
     /// What policies keep that do not say so: shares, tokens or bytes
@@ -87,8 +89,8 @@ pub(crate) struct EvalArgs {
     /// Memory for the variants of a prompt that are computed together
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub(super) memory: ByteSize,
-    /// Find which KV heads retrieve and which only stream, and keep that for budget=calibrated; it takes 20 cases that
-    /// the model answers rightly
+    /// Train the gates of --retain gated; and find which KV heads retrieve and which only stream, and keep that for
+    /// budget=calibrated, which takes 20 cases that the model answers rightly
     #[arg(long)]
     pub(super) calibrate: bool,
     /// Take times of one long prompt alone under every setting
@@ -107,6 +109,11 @@ pub(crate) struct EvalArgs {
     pub(super) sensitivity: SensitivityArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+}
+
+/// The policies that need no training.
+fn untrained() -> impl Iterator<Item = &'static str> {
+    Policy::names().into_iter().filter(|&name| name != Policy::Gated(Gated::DEFAULT).name())
 }
 
 /// Whether the question is seen.
@@ -134,7 +141,7 @@ impl EvalArgs {
     /// Full KV first, then every policy with every requested share.
     pub(super) fn settings(&self) -> anyhow::Result<Vec<Setting>> {
         let all = self.retain.iter().flat_map(|text| match &text[..] {
-            "all" => Policy::names().into_iter().map(str::to_owned).collect(),
+            "all" => untrained().map(str::to_owned).collect(),
             _ => vec![text.clone()],
         });
         let retentions = setting::retentions(&all.collect::<Vec<_>>(), &self.keep)?;
@@ -149,8 +156,8 @@ impl EvalArgs {
             ([], Some(_), _) => vec!["data".to_owned()],
             ([], None, Some(_)) => vec!["text".to_owned()],
             ([], None, None) if own && !self.calibrate => vec!["tiny".to_owned()],
-            ([], None, None) if self.calibrate || windows::STORIES.is_none() => vec!["generated".to_owned()],
-            // A policy is judged by right answers and by perplexity, so both are measured.
+            ([], None, None) if windows::STORIES.is_none() => vec!["generated".to_owned()],
+            // A policy is judged by right answers and by perplexity, so both are measured; gates learn from both.
             ([], None, None) => vec!["generated".to_owned(), tasks::STORIES_TASK.to_owned()],
             (tasks, ..) => tasks.to_vec(),
         }

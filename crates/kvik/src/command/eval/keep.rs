@@ -3,10 +3,13 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use kvik_cache::retain::HeadImportance;
+use kvik_kernels::KvLayout;
+use kvik_model::gates::Gates;
+use kvik_server::clock::unix_seconds;
 
 use crate::eval::report::{EvalReport, RowReport, TaskReport};
 use kvik_serving::measured::{
-    Measured, MeasuredHeads, MeasuredLosses, RIGHT_CASES_MIN, SettingLosses, TaskLoss,
+    Measured, MeasuredGates, MeasuredHeads, MeasuredLosses, RIGHT_CASES_MIN, SettingLosses, TaskLoss,
 };
 
 /// Losses of recall and of perplexity in percent for which the retention that keeps the fewest positions is reported.
@@ -30,6 +33,18 @@ pub(super) fn heads(
 ) -> anyhow::Result<PathBuf> {
     let kept = MeasuredHeads::new(importance, cases, report.date, report.command.clone());
     Measured::open()?.save(model, &kept)
+}
+
+/// The trained gates of a model, if there are any.
+pub(super) fn gates(model: &[u8; 32], layout: &KvLayout) -> Option<Gates> {
+    let kept: MeasuredGates = Measured::open().ok()?.load(model)?;
+    kept.gates(layout)
+}
+
+/// Stores gates, as trained from `positions` positions.
+pub(super) fn trained(model: &[u8; 32], gates: &Gates, positions: usize) -> anyhow::Result<PathBuf> {
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    Measured::open()?.save(model, &MeasuredGates::new(gates, positions, unix_seconds(), command))
 }
 
 /// Adds the losses of every retention to the model's measurements. Returns the best of all known retentions as text, or

@@ -49,7 +49,8 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
     let digest = opened.model.digest();
     let importance = keep::importance(&digest, &shape);
     let latent = opened.model.config().extras.latent.is_some();
-    check(&settings, &shape, importance.as_ref(), latent)?;
+    let gates = keep::gates(&digest, &exact);
+    check(&settings, &shape, (importance.as_ref(), gates.is_some()), latent)?;
     let tasks = tasks(args, &opened)?;
     let OpenedModel { model, tokenizer, template, .. } = opened;
     let run = EvalRun {
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
         layouts,
         settings,
         importance,
+        gates: gates.map(Arc::new),
         bytes: usize::try_from(args.memory.0).unwrap_or(usize::MAX),
         speed: args.speed,
         pool: &|| args.model.pool(),
@@ -73,6 +75,10 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
 fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Result<(EvalReport, String)> {
     let bar = progress(if args.calibrate { run.calibration_steps() } else { run.steps() });
     let (report, kept) = if args.calibrate {
+        let gates = gates(run, &digest)?;
+        if run.calibration_steps() == 0 {
+            return Ok((report(args, run, &digest, Vec::new()), format!("\n{gates}")));
+        }
         let losses = run.calibrate(&mut || bar.inc(1))?;
         let (right, all) = (losses.iter().map(|task| task.cases).sum(), run.calibration_steps());
         check_calibration(right, all)?;
@@ -80,7 +86,7 @@ fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Resu
         let report = report(args, run, &digest, Vec::new()).with_heads(&importance);
         let path = keep::heads(&digest, &importance, right, &report)?;
         let path = path.display();
-        (report, format!("\n{right} of {all} cases were answered rightly and count; kept in {path}\n"))
+        (report, format!("\n{right} of {all} cases were answered rightly and count; kept in {path}\n{gates}"))
     } else {
         let report = report(args, run, &digest, run.measure(&mut || bar.inc(1))?).with_recall();
         let kept = keep::losses(&digest, &report)?;
@@ -90,13 +96,29 @@ fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Resu
     Ok((report, kept))
 }
 
+/// Trains and stores the gates. Returns what is to be said of them: where there are cases to calibrate heads with, too
+/// few positions for gates are no error.
+fn gates(run: &EvalRun<'_>, digest: &[u8; 32]) -> anyhow::Result<String> {
+    match run.train_gates() {
+        Ok((gates, positions)) => {
+            let path = keep::trained(digest, &gates, positions)?;
+            Ok(format!("gates were trained from {positions} positions; kept in {}\n", path.display()))
+        }
+        Err(error) if run.calibration_steps() > 0 => {
+            tracing::warn!("{error:#}");
+            Ok(String::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Refuses a calibration on few right answers: only those say which heads matter, and of a few any head may seem to.
 fn check_calibration(right: usize, all: usize) -> anyhow::Result<()> {
     anyhow::ensure!(
         right >= RIGHT_CASES_MIN,
         "--calibrate: the model answered {right} of {all} cases rightly with everything kept, and nothing follows from \
-         fewer than {RIGHT_CASES_MIN}, so nothing is kept; take more --cases, other tasks or shorter prompts (--length), \
-         or a bigger model"
+         fewer than {RIGHT_CASES_MIN}, so no importance of heads is kept; take more --cases, other tasks or shorter \
+         prompts (--length), or a bigger model"
     );
     Ok(())
 }
@@ -144,7 +166,7 @@ fn layouts(args: &EvalArgs, model: &Model) -> anyhow::Result<Vec<KvLayout>> {
 fn check(
     settings: &[Setting],
     shape: &[usize],
-    importance: Option<&HeadImportance>,
+    (importance, has_gates): (Option<&HeadImportance>, bool),
     latent: bool,
 ) -> anyhow::Result<()> {
     for setting in settings {
@@ -152,7 +174,8 @@ fn check(
             let known = if latent { Err(RetentionError::Latent) } else { Ok(()) };
             let usable = known
                 .and_then(|()| retention.check(shape))
-                .and_then(|()| retention.check_heads(shape, importance));
+                .and_then(|()| retention.check_heads(shape, importance))
+                .and_then(|()| retention.check_gates(has_gates));
             usable.with_context(|| format!("--retain {retention}"))?;
         }
     }
