@@ -1,7 +1,12 @@
 """What changes in the system messages of an agent is read behind what does not."""
+import pathlib
+import sys
 import uuid
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from server import Server  # noqa: E402
 
 TOOLS = [
     {"type": "function", "function": {"name": name, "description": f"{name} a file of the project.", "parameters": {"type": "object", "properties": {}}}}
@@ -50,6 +55,20 @@ def test_a_private_request_teaches_nothing(server):
     agent = uuid.uuid4().hex[:8]
     ask(server, system(agent, "/shop"), "/shop", settle=True, cache="private")
     assert ask(server, system(agent, "/bank"), "/bank", settle=True)[2] == []
+
+
+def test_what_was_learned_outlives_a_restart_and_not_a_deletion(tmp_path):
+    agent, env, found = uuid.uuid4().hex[:8], {"KVIK_STATE_DIR": str(tmp_path)}, []
+    is_kept = lambda: any(agent.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for directories in (("/shop", "/bank"), ("/bank", "/farm"), ("/mill",)):
+        with Server(env=env) as server:
+            found += [ask(server, system(agent, at), at, settle=True)[2] for at in directories]
+            if "/farm" in directories:
+                assert is_kept()
+                assert server.request("DELETE", "/v1/cache", None, {}).status == 200
+                assert not is_kept()
+    note = lambda at: f"Working directory: {at}"
+    assert [[moved["text"] for moved in pieces] for pieces in found] == [[], [note("/bank")], [note("/bank")], [note("/farm")], []]
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])

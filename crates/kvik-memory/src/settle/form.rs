@@ -1,5 +1,9 @@
 //! The form of a text: the sentences that all texts of one kind share, and the places between them that change.
 
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
 use crate::alignment;
 
 /// A settled text.
@@ -21,7 +25,7 @@ pub struct Note {
 }
 
 /// Sentences that texts share, and the places between them.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct TextForm {
     sentences: Vec<String>,
     /// The place before each sentence, and behind the last one, if texts differ there.
@@ -39,6 +43,21 @@ impl TextForm {
     pub(super) fn of(sentences: &[&str]) -> TextForm {
         let places = vec![None; sentences.len() + 1];
         TextForm { sentences: sentences.iter().map(|&sentence| sentence.to_owned()).collect(), places }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with(sentences: Vec<String>, places: Vec<Option<u32>>) -> TextForm {
+        TextForm { sentences, places }
+    }
+
+    /// Whether a form that was read from a file could have been learned, with as many numbered places.
+    pub(super) fn is_sound(&self, places: u32) -> bool {
+        let mut seen = HashSet::new();
+        let is_new = |place: &u32| (1..=places).contains(place) && seen.insert(*place);
+        self.places.len() == self.sentences.len() + 1
+            && self.sentences.len() <= super::SENTENCES_MAX
+            && self.bytes() <= super::TEXT_BYTES_MAX
+            && self.places.iter().flatten().all(is_new)
     }
 
     /// Whether something is known to change.

@@ -11,17 +11,23 @@
 //! ```
 //!
 //! The prompt is another one than the request's, so that this is done only where it was asked for, and told.
+//!
+//! What was learned outlives the process where there are records: a restart then moves the prefix of no session.
 
 mod form;
+mod stored;
 
 use std::{
-    collections::{HashMap, VecDeque},
-    hash::{BuildHasher, RandomState},
-    sync::{Arc, Mutex, PoisonError},
+    collections::{HashMap, HashSet, VecDeque},
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use form::TextForm;
 pub use form::{Note, Settled};
+use stored::StoredTexts;
+
+use crate::records::{FileTurns, Records, RecordsError, Table};
 
 /// Maximum bytes of a text that is settled; a longer one stays as it is.
 const TEXT_BYTES_MAX: usize = 128 << 10;
@@ -48,10 +54,12 @@ pub enum Learning {
 }
 
 /// What changes in the texts of each tenant.
-#[derive(Default)]
 pub struct Settler {
     tenants: Mutex<KnownTenants>,
-    hasher: RandomState,
+    /// Absent if nothing can be written: then it is known as long as the process runs.
+    table: Option<Table<StoredTexts>>,
+    /// Serialises writers, so that nothing is written after it was forgotten.
+    writing: FileTurns,
 }
 
 #[derive(Default)]
@@ -60,7 +68,12 @@ struct KnownTenants {
     all: HashMap<String, Arc<Mutex<TenantTexts>>>,
     /// Names from the least recently seen on.
     order: VecDeque<String>,
+    /// Tenants that were forgotten, or not seen for the longest time: their records are obsolete.
+    dropped: HashSet<String>,
 }
+
+/// The texts of a tenant, under its name.
+type NamedTexts = (String, Arc<Mutex<TenantTexts>>);
 
 #[derive(Default)]
 struct TenantTexts {
@@ -70,18 +83,57 @@ struct TenantTexts {
     /// running conversation keep their prefix.
     outcomes: VecDeque<(u64, Option<Arc<TextForm>>)>,
     places: u32,
+    /// Number of changes, and of those that are in the record.
+    changes: u64,
+    written: u64,
+}
+
+impl Default for Settler {
+    fn default() -> Settler {
+        Settler::open(None)
+    }
 }
 
 impl Settler {
+    /// What was known when the records were closed; nothing without records, or where they cannot be read.
+    pub fn open(records: Option<&Records>) -> Settler {
+        let table: Option<Table<StoredTexts>> = records.map(|records| records.table("settled"));
+        let mut tenants = KnownTenants::default();
+        let stored = table.as_ref().map(|table| table.all_from("")).transpose();
+        let stored = stored.unwrap_or_else(|error| {
+            tracing::warn!("what changes in prompts is learned anew: {error}");
+            None
+        });
+        for (name, record) in stored.into_iter().flat_map(|found| found.records) {
+            *lock(&tenants.of(&name)) = record.texts().unwrap_or_default();
+        }
+        Settler { tenants: Mutex::new(tenants), table, writing: FileTurns::new(1) }
+    }
+
+    /// Writes what was learned and forgotten since it was last written. Blocking.
+    ///
+    /// # Errors
+    /// If it cannot be written; the next call tries again.
+    pub fn write(&self) -> Result<(), RecordsError> {
+        let Some(table) = &self.table else { return Ok(()) };
+        let _writing = self.writing.enter()?;
+        let (dropped, known) = lock(&self.tenants).unwritten();
+        if !dropped.is_empty() {
+            let removed = table.change(dropped.iter().map(String::as_str), |_, _| None);
+            removed.inspect_err(|_| lock(&self.tenants).drop_again(dropped))?;
+        }
+        known.iter().try_for_each(|(name, texts)| write_changed(table, name, texts))
+    }
+
     /// The settled form of a text of this tenant, in which something is known to change; `None` leaves it as it is.
     /// `is_last` says that no constant text follows it in the prompt, so that moving its end gains nothing.
     pub fn settle(&self, tenant: &str, text: &str, is_last: bool, learning: Learning) -> Option<Settled> {
         if !(TEXT_BYTES_MIN..=TEXT_BYTES_MAX).contains(&text.len()) {
             return None;
         }
-        let hash = self.hasher.hash_one(text);
+        let hash = hash(text);
         let texts = self.texts(tenant, learning)?;
-        let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut texts = lock(&texts);
         let form = match learning {
             Learning::On => texts.learned(text, hash),
             Learning::Off => texts.known(text, hash),
@@ -90,22 +142,45 @@ impl Settler {
         form?.settled(text, is_last)
     }
 
-    /// The texts of a tenant; those of a new one are made where it is learned from them. A panic loses at most what was learned from one text.
+    /// The texts of a tenant; those of a new one are made where it is learned from them.
     fn texts(&self, tenant: &str, learning: Learning) -> Option<Arc<Mutex<TenantTexts>>> {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tenants = lock(&self.tenants);
         match learning {
             Learning::On => Some(tenants.of(tenant)),
             Learning::Off => tenants.all.get(tenant).cloned(),
         }
     }
 
-    /// Forgets what was learned from the texts of a tenant, or of all.
-    pub fn forget(&self, tenant: Option<&str>) {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_other = |name: &String| tenant.is_some_and(|tenant| tenant != name);
-        tenants.all.retain(|name, _| is_other(name));
-        tenants.order.retain(is_other);
+    /// Forgets what was learned from the texts of a tenant, or of all; returns whether anything was known. Its bytes stay in
+    /// free space of the records until they are rewritten. Blocking.
+    ///
+    /// # Errors
+    /// If it may be known again after a restart; the next write tries again.
+    pub fn forget(&self, tenant: Option<&str>) -> Result<bool, RecordsError> {
+        let was_known = lock(&self.tenants).forget(tenant);
+        if was_known {
+            self.write()?;
+        }
+        Ok(was_known)
     }
+}
+
+/// Writes the record of a tenant, if it lacks something.
+fn write_changed(
+    table: &Table<StoredTexts>,
+    name: &str,
+    texts: &Mutex<TenantTexts>,
+) -> Result<(), RecordsError> {
+    let (changes, record) = {
+        let texts = lock(texts);
+        if texts.changes == texts.written {
+            return Ok(());
+        }
+        (texts.changes, StoredTexts::of(&texts))
+    };
+    table.change([name], |_, _| Some(record.clone()))?;
+    lock(texts).written = changes;
+    Ok(())
 }
 
 impl KnownTenants {
@@ -116,9 +191,53 @@ impl KnownTenants {
             && let Some(oldest) = self.order.pop_front()
         {
             self.all.remove(&oldest);
+            self.dropped.insert(oldest);
         }
-        self.all.entry(name.to_owned()).or_default().clone()
+        let texts = self.all.entry(name.to_owned()).or_default().clone();
+        if self.dropped.remove(name) {
+            // Its record is still there, and is replaced.
+            lock(&texts).changes += 1;
+        }
+        texts
     }
+
+    /// Returns whether any of it was known.
+    fn forget(&mut self, tenant: Option<&str>) -> bool {
+        let is_it = |name: &str| tenant.is_none_or(|tenant| tenant == name);
+        let (forgotten, all): (HashMap<_, _>, _) =
+            mem::take(&mut self.all).into_iter().partition(|(name, _)| is_it(name));
+        self.all = all;
+        self.order.retain(|name| !is_it(name));
+        self.dropped.extend(forgotten.into_keys());
+        self.dropped.iter().any(|name| is_it(name))
+    }
+
+    /// Takes the names of obsolete records, and returns all others that may lack something.
+    fn unwritten(&mut self) -> (HashSet<String>, Vec<NamedTexts>) {
+        let known = self.all.iter().map(|(name, texts)| (name.clone(), texts.clone()));
+        (mem::take(&mut self.dropped), known.collect())
+    }
+
+    /// Records that could not be removed are obsolete still, unless their tenants have come back.
+    fn drop_again(&mut self, dropped: HashSet<String>) {
+        for name in dropped {
+            match self.all.get(&name) {
+                Some(texts) => lock(texts).changes += 1,
+                None => drop(self.dropped.insert(name)),
+            }
+        }
+    }
+}
+
+/// A panic loses at most what was learned from one text.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Names a text, also after a restart. A tenant that finds two texts of one hash confuses its own prompts only.
+fn hash(text: &str) -> u64 {
+    let hash = blake3::derive_key("kvik 2026-11-29 settled text v1", text.as_bytes());
+    u64::from_le_bytes(*hash.first_chunk().expect("a hash has 32 bytes"))
 }
 
 impl TenantTexts {
@@ -137,6 +256,7 @@ impl TenantTexts {
         self.forms.push_front(form.clone());
         self.forms.truncate(FORMS_MAX);
         let outcome = form.has_places().then_some(form);
+        self.changes += 1;
         self.outcomes.push_front((hash, outcome.clone()));
         self.outcomes.truncate(self.outcomes_kept());
         outcome
@@ -245,8 +365,34 @@ mod tests {
         let settler = Settler::default();
         settler.settle("t", &system("/a", "Monday"), false, Learning::On);
         assert_eq!(settler.settle("u", &system("/b", "Monday"), false, Learning::On), None);
-        settler.forget(Some("t"));
+        assert!(settler.forget(Some("t")).unwrap() && !settler.forget(Some("v")).unwrap());
         assert_eq!(settler.settle("t", &system("/b", "Monday"), false, Learning::On), None);
+    }
+
+    #[test]
+    fn what_was_learned_outlives_the_process_until_it_is_forgotten() {
+        let records = Records::in_memory();
+        let learn = |settler: &Settler, tenant: &str, at: &str| {
+            settler.settle(tenant, &system(at, "Monday"), false, Learning::On)
+        };
+        let settler = Settler::open(Some(&records));
+        let learned: Vec<_> = ["/a", "/b"].map(|at| learn(&settler, "t", at)).into();
+        learn(&settler, "u", "/a");
+        settler.write().unwrap();
+        let settler = Settler::open(Some(&records));
+        let again: Vec<_> = ["/a", "/b"].map(|at| learn(&settler, "t", at)).into();
+        assert_eq!(again, learned, "a session that was not settled stays so");
+        let text = |settled: &Option<Settled>| settled.as_ref().map(|settled| settled.text.clone());
+        assert_eq!(text(&learn(&settler, "t", "/c")), text(&learned[1]));
+        settler.forget(Some("t")).unwrap();
+        settler.write().unwrap();
+        let settler = Settler::open(Some(&records));
+        assert_eq!(learn(&settler, "t", "/c"), None);
+        assert!(learn(&settler, "u", "/b").is_some(), "another tenant's");
+        settler.write().unwrap();
+        settler.forget(None).unwrap();
+        let settler = Settler::open(Some(&records));
+        assert_eq!(["t", "u"].map(|tenant| learn(&settler, tenant, "/d")), [None, None]);
     }
 
     #[test]
@@ -273,6 +419,7 @@ mod tests {
         }
         let mut tenants = settler.tenants.lock().unwrap();
         assert_eq!((tenants.all.len(), tenants.order.len()), (TENANTS_MAX, TENANTS_MAX));
+        assert_eq!(tenants.dropped, (0..4).map(|tenant| tenant.to_string()).collect());
         let one = tenants.of("one");
         let one = one.lock().unwrap();
         assert_eq!((one.outcomes.len(), one.forms.len()), (TEXTS_MAX, 1));

@@ -12,7 +12,7 @@ use std::{
 use kvik_memory::{
     conversations::Conversations,
     deletions::{Deletions, Owner},
-    records::Records,
+    records::{Records, RecordsError},
     settle::Settler,
 };
 
@@ -92,7 +92,7 @@ impl Server {
             admission: shared.then(|| AdmissionSlots::new(config.admission_slots)),
             bodies: BodyMemory::new(config.body_limit.0, shared),
             readers: Readers::new(shared),
-            settler: Settler::default(),
+            settler: Settler::open(config.conversations.as_ref()),
             keys: RwLock::new(keys),
             clock: config.clock.clone(),
             leaving: AtomicBool::new(false),
@@ -137,12 +137,23 @@ impl Server {
     /// Completes the deletion of an object: rewrites the files without it, then removes the pending deletion. Returns
     /// whether that succeeded. Blocking.
     pub(crate) fn end_deletion(&self, owner: &Owner) -> bool {
-        self.settler.forget(Some(&owner.tenant));
-        let ended = self.records.iter().try_for_each(Records::rewrite);
+        let ended = self.settler.forget(Some(&owner.tenant));
+        let ended = ended.and_then(|_| self.records.iter().try_for_each(Records::rewrite));
         let ended = ended.and_then(|()| self.deletions.put(owner, None));
         ended
             .inspect_err(|error| tracing::warn!("something that was deleted is tried again: {error}"))
             .is_ok()
+    }
+
+    /// Forgets what was learned from the system messages of a tenant, or of all. Blocking.
+    ///
+    /// # Errors
+    /// If some of it may be left in a file.
+    pub(crate) fn forget_settled(&self, tenant: Option<&str>) -> Result<(), RecordsError> {
+        if self.settler.forget(tenant)? {
+            self.records.iter().try_for_each(Records::rewrite)?;
+        }
+        Ok(())
     }
 
     /// The time by which rates are limited.

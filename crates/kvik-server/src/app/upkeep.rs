@@ -58,11 +58,15 @@ pub async fn finish_deletions(shelf: Arc<Shelf>) {
     }
 }
 
-/// Writes the accounts now.
+/// Writes the accounts now, and what was learned from prompts.
 pub async fn write_accounts(server: Arc<Server>) {
-    let written = tokio::task::spawn_blocking(move || server.ledger.write()).await;
-    if let Ok(Err(error)) = written {
+    let written = tokio::task::spawn_blocking(move || (server.ledger.write(), server.settler.write())).await;
+    let Ok((accounts, settled)) = written else { return };
+    if let Err(error) = accounts {
         tracing::warn!("the accounts stay in memory for now: {error}");
+    }
+    if let Err(error) = settled {
+        tracing::warn!("what changes in prompts stays in memory for now: {error}");
     }
 }
 

@@ -363,7 +363,7 @@ pub(crate) async fn clear(
         }
         // Waits until the dropped blocks are erased from disk.
         engine.until_erased(ERASE_TIME)?;
-        app.server.settler.forget((!caller.admin).then_some(&caller.tenant.name));
+        app.server.forget_settled((!caller.admin).then_some(&*caller.tenant.name))?;
         Ok(Json(Cleared { object: ClearedWord, blocks: ByTier::new(ram, disk) }))
     })
     .await
