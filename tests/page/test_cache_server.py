@@ -145,6 +145,8 @@ def test_a_text_of_the_cache_is_text(alone, open_page):
 def test_an_empty_cache_says_so(alone, open_page):
     page = open_page("#/cache", port=alone.port)
     expect(page.locator(".tree-head")).to_contain_text("The cache is empty.")
+    for part in (".icicle", ".node"):
+        expect(page.locator(part)).to_be_hidden()
 
 
 def test_a_server_that_stops_is_said_and_the_picture_stays(filled, open_page, watch):

@@ -21,6 +21,17 @@ def test_nothing_that_is_said_makes_a_phone_scroll_sideways(open_page, conversat
     assert not wide(page)
 
 
+def test_what_others_wrote_turns_no_sentence_of_the_page(open_page, watch):
+    watch.expect("status of 500")
+    page = open_page()
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=500, json={"error": {"message": "\u202elive", "code": "x"}}))
+    ask(page, "Hello")
+    expect(page.locator(".note")).to_have_text("\u2068live\u2069 Nothing of the answer is kept; the question is here to be sent again.")
+    within = "text => import('/page/direction.js').then(({ within }) => within(text))"
+    for text, isolated in (("Trip", "Trip"), ("\u05e9\u05dc\u05d5\u05dd", "\u2068\u05e9\u05dc\u05d5\u05dd\u2069"), ("a\u2069\u202eb", "\u2068ab\u2069")):
+        assert page.evaluate(within, text) == isolated
+
+
 def test_calls_of_tools_are_text_while_they_stream(open_page, between):
     page = open_page(port=between.port)
     page.evaluate("""forbidden => {

@@ -13,7 +13,7 @@ SHORT, REPOSITORY = "smollm2:360m", "bartowski/SmolLM2-360M-Instruct-GGUF"
 @pytest.fixture
 def hub():
     files = {"tiny-Q8_0.gguf": MODEL}
-    with Hub({"o/tiny": files, "o/other": files, REPOSITORY: files}) as hub:
+    with Hub({"o/tiny": files, "o/other": files, "o/broken": {"broken-Q8_0.gguf": MODEL[:5000]}, REPOSITORY: files}) as hub:
         yield hub
 
 
@@ -52,6 +52,18 @@ def test_a_model_is_fetched_loaded_let_go_and_removed(shelf, open_page):
     expect(page.get_by_text("There are no models yet.")).to_be_visible()
     page.get_by_role("button", name="Close hf.co/o/tiny").click()
     expect(fetched).to_have_count(0)
+
+
+def test_why_a_model_cannot_be_loaded_is_read_in_a_line_or_two(shelf, open_page):
+    pull(shelf, "o/broken")
+    assert shelf.post("/v1/shelf/load", {"model": "o/broken"}).status == 503
+    page = open_page("#/models", port=shelf.port, width=800)
+    why = page.get_by_role("cell", name="cannot be loaded")
+    expect(why).to_be_visible()
+    table = page.get_by_role("table").bounding_box()
+    assert why.bounding_box()["width"] > 0.9 * table["width"]
+    assert row(page, "o/broken").bounding_box()["height"] < 60
+    assert not wide(page)
 
 
 def test_a_first_model_is_chosen_fetched_and_asked_on_a_phone(shelf, open_page):

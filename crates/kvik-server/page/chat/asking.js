@@ -1,5 +1,6 @@
 // A question and its answer: send, stop, ask again, and what becomes of an answer that does not come to its end. An answer
 // goes on at the server when its stream breaks off or the page is loaded again, and is followed from where it was.
+import { within } from "../direction.js";
 import { isShelf, modelOf } from "../models/chosen.js";
 import { routeHash } from "../route.js";
 import { nameOf, pathOf } from "./conversations.js";
@@ -111,7 +112,7 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
     const chosen = modelOf(store.get(), id);
     const model = models.find(({ name }) => name === chosen) ?? models.find(({ waiting }) => waiting > 0);
     if (!model || model.status === "loaded") return;
-    const why = model.status === "loading" ? `The model ${model.name} is loading` : `The model ${model.name} waits until there is room for it`;
+    const why = model.status === "loading" ? `The model ${within(model.name)} is loading` : `The model ${within(model.name)} waits until there is room for it`;
     store.dispatch({ type: "answer waits", id, why });
   }
 
@@ -228,6 +229,6 @@ function failureSentence(error) {
     const when = error.retryAfter ? `Send again in ${error.retryAfter} s.` : "Send again in a moment.";
     return `Too many requests wait at the server. ${when}`;
   }
-  return `${error.message} Nothing of the answer is kept; the question is here to be sent again.`;
+  return `${within(error.message)} Nothing of the answer is kept; the question is here to be sent again.`;
 }
 

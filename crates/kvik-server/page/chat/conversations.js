@@ -1,5 +1,6 @@
 // What is done with conversations as wholes: list, search, open, begin, branch, rename, delete, export, import.
 import { askForText } from "../dialogs.js";
+import { within } from "../direction.js";
 import { plural } from "../numbers.js";
 import { routeHash } from "../route.js";
 import { readConversation } from "./files.js";
@@ -125,7 +126,7 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
       const others = familyOf(chat().list.items, id).map((item) => item.id).filter((other) => other !== id);
       const all = others.length > 0 ? ` and its ${plural(others.length, "other version")}` : "";
       const more = others.length > 0 ? [{ value: "one", text: "Delete this version only" }] : [];
-      const chosen = await confirm(`Delete “${titleOf(chat().open)}”${all}, with what is remembered of it?`, { action: "Delete", danger: true, more });
+      const chosen = await confirm(`Delete “${within(titleOf(chat().open))}”${all}, with what is remembered of it?`, { action: "Delete", danger: true, more });
       if (!chosen) return;
       const left = chosen === "one" ? others : [];
       for (const one of [id, ...others]) if (!left.includes(one)) await self.forget(one);

@@ -1,4 +1,5 @@
 // Files that are given to a question are texts in it. They are written so that the page can fold them again.
+import { within } from "../direction.js";
 
 const BYTES_MAX = 1 << 20;
 /** What the server keeps of one conversation at most. */
@@ -7,21 +8,21 @@ const FILE = /^\[file (.+)\]\n([\s\S]*?)\n\[end of file \1\]$/m;
 
 /** The text of a file; throws a sentence where it has none. */
 export async function readFile(file) {
-  if (file.size > BYTES_MAX) throw new Error(`${file.name} is larger than 1 MiB.`);
+  if (file.size > BYTES_MAX) throw new Error(`${within(file.name)} is larger than 1 MiB.`);
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
     if (text.includes("\0")) throw new Error();
     return { name: file.name.replaceAll(/[\n\r\]]/g, " "), text };
   } catch {
-    throw new Error(`${file.name} is not a text.`);
+    throw new Error(`${within(file.name)} is not a text.`);
   }
 }
 
 /** The `{name, messages}` of an exported conversation; throws a sentence where a file has none. */
 export async function readConversation(file) {
-  if (file.size > CONVERSATION_BYTES_MAX) throw new Error(`${file.name} is larger than a conversation may be, which is 32 MiB.`);
+  if (file.size > CONVERSATION_BYTES_MAX) throw new Error(`${within(file.name)} is larger than a conversation may be, which is 32 MiB.`);
   const { name = null, messages } = (await file.text().then(JSON.parse).catch(() => null)) ?? {};
-  if (!Array.isArray(messages)) throw new Error(`${file.name} is not a conversation: those exported as JSON can be imported.`);
+  if (!Array.isArray(messages)) throw new Error(`${within(file.name)} is not a conversation: those exported as JSON can be imported.`);
   return { name: typeof name === "string" ? name : null, messages };
 }
 

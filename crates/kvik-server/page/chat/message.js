@@ -104,8 +104,8 @@ export function restElement({ text, reasoning }, keep) {
     h("div", { class: "content markdown" }, renderMarkdown(text)),
     h(
       "p",
-      { class: "quiet-text" },
-      `The answer ended here, after ${plural(text.length, "character")}. It is not kept. `,
+      { class: "quiet-text rest-end" },
+      h("span", {}, `The answer ended here, after ${plural(text.length, "character")}. It is not kept.`),
       text && h("button", { class: "small", onclick: keep }, "Keep it as it is"),
     ),
   );

@@ -1,6 +1,7 @@
 // The first screen: which models there are, which one is to answer, and others that may be fetched.
+import { within } from "../direction.js";
 import { h, replace, setText } from "../dom.js";
-import { isShelf, modelOf, modelsIn, reasonOf } from "../models/chosen.js";
+import { hasFailed, isShelf, modelOf, modelsIn, reasonOf } from "../models/chosen.js";
 import { createOffers } from "../models/offers.js";
 import { createPullList } from "../models/pulls.js";
 import { bytes } from "../numbers.js";
@@ -49,15 +50,16 @@ export function createStart(models, choose) {
 
 function headingText(own) {
   if (own.length === 0) return "Fetch a model to begin";
-  return own.length === 1 ? `${own[0].name} answers` : "Which model is to answer?";
+  return own.length === 1 ? `${within(own[0].name)} answers` : "Which model is to answer?";
 }
 
 function rowOf(model, isChosen, choose) {
-  const button = h("button", { class: "own-model", "aria-pressed": String(isChosen), onclick: () => choose(model.name) }, h("b", {}, model.name), h("span", { class: "quiet-text" }, stateText(model)));
+  const button = h("button", { class: "own-model", "aria-pressed": String(isChosen), onclick: () => choose(model.name) }, h("b", {}, model.name), h("span", { class: hasFailed(model) ? "quiet-text error-text" : "quiet-text" }, stateText(model)));
   return h("li", {}, button);
 }
 
-function stateText({ status, bytes: most, bytes_used: used, failed }) {
-  if (failed !== null && status === "unloaded") return reasonOf(failed);
+function stateText(model) {
+  if (hasFailed(model)) return reasonOf(model.failed);
+  const { status, bytes: most, bytes_used: used } = model;
   return used === null ? `takes up to ${bytes(most)} when it is asked` : `${status}, ${bytes(used)} in memory`;
 }

@@ -1,5 +1,6 @@
 // Which messages the last answer read whole, which stand in the summary, which were let go, which were quoted and why.
 import { textOf } from "../chat/state.js";
+import { within } from "../direction.js";
 import { h, replace } from "../dom.js";
 import { count, plural } from "../numbers.js";
 import { readingOf, sharedWords } from "./state.js";
@@ -61,7 +62,7 @@ function quotesContent(memory, messages, last) {
   if (memory.quotes.length === 0) return h("p", { class: "quiet-text" }, "The last answer quoted nothing: no old message was found by its question.");
   const question = textOf(messages[last.index - 1] ?? {});
   const quoted = memory.quotes.map(([from, to]) => quoteElement(messages, from, to, question));
-  return [h("p", { class: "quiet-text" }, `Found by the question “${question.slice(0, TEXT_MAX)}”.`), quoted];
+  return [h("p", { class: "quiet-text" }, `Found by the question “${within(question.slice(0, TEXT_MAX))}”.`), quoted];
 }
 
 function quoteElement(messages, from, to, question) {

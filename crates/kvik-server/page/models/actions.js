@@ -1,4 +1,5 @@
 // What the page asks of the server about models, one set for all views: a download goes on while another one is shown.
+import { within } from "../direction.js";
 
 const made = new WeakMap();
 
@@ -59,7 +60,7 @@ function createActions({ store, api, confirm, notify }) {
   const reload = () => does(() => api.post("/v1/shelf/reload"));
 
   const remove = async (model) => {
-    const question = `Remove ${model}? Its files are deleted, unless another name uses them.`;
+    const question = `Remove ${within(model)}? Its files are deleted, unless another name uses them.`;
     if (await confirm(question, { action: "Remove", danger: true })) await does(() => api.delete("/api/delete", { body: { model } }));
   };
 

@@ -30,5 +30,8 @@ export function find(state, name) {
 /** Whether a model answers questions; one without a chat template continues texts. True until it is known. */
 export const chats = ({ models }, name) => models.templates[name] ?? true;
 
+/** Whether a model could not be loaded when it was asked last. */
+export const hasFailed = ({ status, failed }) => failed !== null && status === "unloaded";
+
 /** Why a model cannot be loaded; most reasons begin with that. */
 export const reasonOf = (failed) => (failed.includes("cannot be loaded") ? failed : `cannot be loaded: ${failed}`);

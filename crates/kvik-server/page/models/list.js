@@ -1,7 +1,7 @@
 // The models of the server: how each stands, what it holds, and what can be done with it.
 import { h, replace } from "../dom.js";
 import { bytes, duration, plural } from "../numbers.js";
-import { reasonOf } from "./chosen.js";
+import { hasFailed, reasonOf } from "./chosen.js";
 
 /** `{element, render(state)}`. */
 export function createList(actions) {
@@ -43,7 +43,7 @@ function table(shelf, actions) {
     // The roles are said, because a phone shows rows as cards.
     { class: "numbers", role: "table" },
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, HEAD.map((title) => h("th", { scope: "col", role: "columnheader" }, title || h("span", { class: "hidden-text" }, "What can be done"))))),
-    h("tbody", { role: "rowgroup" }, shelf.models.map((model) => row(model, shelf, actions))),
+    h("tbody", { role: "rowgroup" }, shelf.models.map((model) => [row(model, shelf, actions), failure(model)])),
   );
 }
 
@@ -65,8 +65,13 @@ function row(model, shelf, actions) {
   );
 }
 
-function state({ status, in_use: inUse, waiting, failed, expires_in_s: left }) {
-  if (failed !== null && status === "unloaded") return h("p", { class: "error-text reason" }, reasonOf(failed));
+/** Why a model could not be loaded, in a row of its own: it is a sentence, and as wide as the table. */
+function failure(model) {
+  if (!hasFailed(model)) return null;
+  return h("tr", { class: "failure", role: "row" }, h("td", { role: "cell", class: "error-text", colspan: HEAD.length }, reasonOf(model.failed)));
+}
+
+function state({ status, in_use: inUse, waiting, expires_in_s: left }) {
   const busy = [inUse > 0 && `${plural(inUse, "request")}`, waiting > 0 && `${waiting} waiting`].filter(Boolean).join(", ");
   const goes = status === "loaded" && left !== null && inUse === 0 ? `, goes in ${duration(1000 * left)}` : "";
   return `${status}${busy && ` (${busy})`}${goes}`;
