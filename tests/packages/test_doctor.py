@@ -31,7 +31,7 @@ def test_it_says_what_the_server_would_choose(tmp_path):
     assert not list(tmp_path.iterdir()), "it leaves nothing behind"
     with Server("--cache-ram", "64MiB", "--threads", "1") as server:
         # In whole blocks.
-        cache = re.search(r"^  cache    ([\d.]+) MiB", server.logged(), re.M)
+        cache = re.search(r"^  cache    up to ([\d.]+) MiB", server.logged(), re.M)
         assert 63 < float(cache[1]) <= 64 and "on 1 threads" in server.logged(), server.logged()
 
 

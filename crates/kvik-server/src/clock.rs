@@ -31,7 +31,7 @@ pub(crate) fn rfc3339(seconds: u64, micros: u32) -> String {
 }
 
 /// A duration in words; below a second in milliseconds, so that short ones are not shown as zero seconds.
-pub(crate) fn spoken(took: Duration) -> String {
+pub fn spoken(took: Duration) -> String {
     let ms = took.as_secs_f64() * 1e3;
     match ms {
         ..10.0 => format!("{ms:.1} ms"),

@@ -15,6 +15,7 @@ use super::open;
 use crate::{
     causes::with_causes,
     settings::{
+        capacity::Speculate,
         device::{DeviceChoice, GpuLayers},
         model::{CacheArgs, ModelArgs},
     },
@@ -37,13 +38,14 @@ pub fn choice(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
 }
 
 /// Reads a model and puts its weights on the device of the flags. If the choice was left open and falls on the
-/// processor, one log line gives the reason.
+/// processor, one log line gives the reason. On the processor a prediction head is loaded if `speculate` says so.
 pub fn open(
     args: &ModelArgs,
     (device, layers): (DeviceChoice, GpuLayers),
+    speculate: Speculate,
     pool: &Pool,
 ) -> anyhow::Result<OpenedModel> {
-    let on_processor = || Ok(open::model(args, pool)?.on_processor());
+    let on_processor = || Ok(open::drafting_model(args, speculate, pool)?.on_processor());
     match device {
         DeviceChoice::Cpu => on_processor(),
         DeviceChoice::Auto if !cfg!(feature = "gpu") && layers == GpuLayers::All => on_processor(),
@@ -65,6 +67,11 @@ fn on_gpu(
 ) -> anyhow::Result<OpenedModel> {
     let loaded = args.load()?;
     DeviceModel::check(&loaded.config)?;
+    if loaded.config.extras.predicts {
+        tracing::info!(
+            "the model's prediction head is not used on a GPU; drafts come from the other sources"
+        );
+    }
     let device = Device::open(number.map_or(Choice::Auto, Choice::Index))?;
     let load = |config: ModelConfig, tensors, conversion, progress: &dyn Fn(u64, u64)| {
         let layers = layers.of(config.layers);

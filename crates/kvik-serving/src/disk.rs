@@ -45,6 +45,7 @@ fn open_in(
         DiskRole::Writer => String::new(),
         DiskRole::Reader { .. } => format!("; {role}, takes over when that ends"),
     };
-    let line = format!("{} in {}, {held} of {slots} blocks held{reads}", ByteSize(bytes_max), dir.display());
+    let (most, dir) = (ByteSize(bytes_max), dir.display());
+    let line = format!("up to {most} in {dir}, {held} of {slots} blocks held{reads}");
     Ok(OpenDisk { setup, line })
 }

@@ -17,7 +17,7 @@ pub(super) fn above(disk: Option<OpenDisk>, bytes: u64, budget: &KvBudget) -> Op
     if blocks == 0 {
         return disk;
     }
-    let line = format!("{} of RAM", ByteSize(blocks * budget.stored_bytes as u64));
+    let line = format!("up to {} of RAM", ByteSize(blocks * budget.stored_bytes as u64));
     let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
     Some(match disk {
         None => OpenDisk { setup: alone(blocks, budget), line: format!("off; {line} for the GPU") },

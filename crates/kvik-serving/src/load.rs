@@ -82,7 +82,8 @@ pub fn open_with(
     }
     let pool = Arc::new(args.pool());
     let threads = pool.threads();
-    let opened = device::open(args, (device::choice(cache)?, cache.gpu_layers), &pool)?;
+    let device = (device::choice(cache)?, cache.gpu_layers);
+    let opened = device::open(args, device, capacity.speculate, &pool)?;
     let model = &opened.model;
     let draft = cache.draft.as_ref();
     let draft = draft.map(|name| DraftFile::open(name, args, &opened.tokenizer, &pool)).transpose()?;
@@ -94,13 +95,12 @@ pub fn open_with(
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
     let budget = KvBudget::new(model, &layout, asked.map(|size| size.0), draft_bytes);
     let budget = budget.map_err(|error| budget::refused(error, flag))?;
-    let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
-    let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
+    let KeptMeasurements { losses, calibration, gates } = KeptMeasurements::of(&model.digest(), &layout);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
     let context = budget.context(cache.context, model.config().context, retaining.usual().is_some());
     let context = context.map_err(|error| budget::refused(error, flag))?;
     let engine = opened.engine_config(&layout, &budget, context);
-    let engine = EngineConfig { calibration, ..within(engine, capacity, draft.is_some()) };
+    let engine = EngineConfig { calibration, gates, ..within(engine, capacity, draft.is_some()) };
     let (idle, next_turns) = (cache.retain.retain_idle, NextTurns::new(cache.ahead));
     retaining.check_model(idle.as_ref(), &engine)?;
     let card = card(args, (model, opened.sampling), context, capacity);

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use kvik_engine::stats::DraftSource;
 use kvik_kernels::{Isa, Pool};
 use kvik_model::{Conversion, Model, ModelConfig, ModelError, load::LoadedModel};
 use kvik_session::{OpenError, OpenedModel};
@@ -17,7 +18,11 @@ use kvik_text::{
 };
 
 use super::fetch;
-use crate::settings::{dirs, model::ModelArgs};
+use crate::settings::{
+    capacity::Speculate,
+    dirs,
+    model::{ModelArgs, WeightsArg},
+};
 
 /// The embedded model's bytes, provided by the binary; see [`bring`].
 static EMBEDDED: OnceLock<&'static [u8]> = OnceLock::new();
@@ -28,13 +33,38 @@ pub fn bring(model: &'static [u8]) {
     EMBEDDED.get_or_init(|| model);
 }
 
-/// Reads a model and packs its weights on `pool`.
+/// Reads a model and packs its weights on `pool`, without a prediction head.
 pub fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<OpenedModel<Model>> {
+    model_of(args, without_head(args.load()?), pool)
+}
+
+/// [`model`] for an engine: with its prediction head, if it has one and drafts may come from there.
+pub(super) fn drafting_model(
+    args: &ModelArgs,
+    Speculate(sources): Speculate,
+    pool: &Pool,
+) -> anyhow::Result<OpenedModel<Model>> {
+    let loaded = args.load()?;
+    let loaded = if sources.has(DraftSource::Head) { loaded } else { without_head(loaded) };
+    let opened = model_of(args, loaded, pool)?;
+    if opened.model.predicts() {
+        tracing::info!(
+            "the model has a prediction head, which drafts; --speculate says from where drafts come"
+        );
+    }
+    Ok(opened)
+}
+
+fn without_head(loaded: LoadedModel) -> LoadedModel {
+    LoadedModel { config: loaded.config.without_head(), ..loaded }
+}
+
+fn model_of(args: &ModelArgs, loaded: LoadedModel, pool: &Pool) -> anyhow::Result<OpenedModel<Model>> {
     let load = |config, tensors, conversion, progress: &dyn Fn(u64, u64)| {
         warn_of(conversion);
         Model::load(config, tensors, conversion, pool, progress)
     };
-    opened(args, args.load()?, load, Model::classifier)
+    opened(args, loaded, load, Model::classifier)
 }
 
 /// [`model`] for commands that compute on blocks of keys and values alone.
@@ -77,6 +107,12 @@ impl ModelArgs {
     pub fn load(&self) -> anyhow::Result<LoadedModel> {
         // An invalid choice of instruction set must fail before minutes of downloading and loading.
         Isa::chosen()?;
+        if self.weights == Some(WeightsArg::Q4KM) {
+            bail!(
+                "no file is converted to q4_k_m: pull one in that format, or convert to q4_0; `kvik bench --shape` makes \
+                 models in it"
+            );
+        }
         let mut loaded = match self.named() {
             None => embedded()?,
             Some(model) => {

@@ -92,6 +92,13 @@ impl App {
         }
     }
 
+    /// Bytes of memory that the model takes now: its weights, and the keys and values that are there. What its cache may
+    /// grow to is another number.
+    pub fn bytes_used(&self) -> u64 {
+        let stats = self.serving.engine.stats();
+        self.serving.model.bytes + (stats.kv_owned_bytes + stats.kv_shared_bytes) as u64
+    }
+
     /// The current API keys.
     pub(crate) fn keys(&self) -> Arc<Keys> {
         self.server.keys()

@@ -15,8 +15,8 @@ pub struct Capacity {
     /// Requests that may wait; further requests are answered 429
     #[arg(long, value_name = "N", default_value = "256", value_parser = value_parser!(u16).range(1..).map(usize::from))]
     pub queue: usize,
-    /// Where tokens are tried from that may come next, which never changes an answer: lookup, tree, grammar, with commas
-    /// between them, all or none
+    /// Where tokens are tried from that may come next, which never changes an answer: lookup, tree, grammar, head (the
+    /// model's own, if its file has one), with commas between them, all or none
     #[arg(long, value_name = "SOURCES", default_value = "all")]
     pub speculate: Speculate,
 }
@@ -34,9 +34,10 @@ impl FromStr for Speculate {
             "lookup" => Ok(DraftSource::Lookup),
             "tree" => Ok(DraftSource::Tree),
             "grammar" => Ok(DraftSource::Grammar),
-            _ => {
-                Err(format!("{name:?} is no source of drafts; there are lookup, tree, grammar, all and none"))
-            }
+            "head" => Ok(DraftSource::Head),
+            _ => Err(format!(
+                "{name:?} is no source of drafts; there are lookup, tree, grammar, head, all and none"
+            )),
         };
         match text {
             "none" => Ok(Speculate(DraftSources::NONE)),

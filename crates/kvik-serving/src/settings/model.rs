@@ -187,6 +187,9 @@ pub enum WeightsArg {
     Bf16,
     /// 32-bit floats
     F32,
+    /// 4 bits in blocks of 256, and 6 bits for some matrices: what `kvik bench --shape` makes; no file is converted to it
+    #[value(name = "q4_k_m", hide = true)]
+    Q4KM,
 }
 
 impl From<WeightsArg> for WeightType {
@@ -198,6 +201,7 @@ impl From<WeightsArg> for WeightType {
             WeightsArg::F16 => WeightType::F16,
             WeightsArg::Bf16 => WeightType::Bf16,
             WeightsArg::F32 => WeightType::F32,
+            WeightsArg::Q4KM => WeightType::Q4K,
         }
     }
 }

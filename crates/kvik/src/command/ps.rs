@@ -1,10 +1,13 @@
 //! `kvik ps`: lists the models of a running server, and which are in memory.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::remote::ServerArgs;
+use kvik_server::clock::spoken;
 use kvik_serving::settings::size::ByteSize;
 
 /// Lists the models of a running server
@@ -44,16 +47,18 @@ pub(crate) fn run(args: &PsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-const HEADS: [&str; 8] = ["NAME", "STATUS", "MEMORY", "AT MOST", "IN USE", "WAITING", "LOADS", "STAYS"];
+const COLUMNS: usize = 9;
+const HEADS: [&str; COLUMNS] =
+    ["NAME", "STATUS", "MEMORY", "AT MOST", "IN USE", "WAITING", "LOADS", "LOADED IN", "STAYS"];
 
 /// A line for each model, and one for the memory that they share.
 fn table(shelf: &Value) -> String {
     let models = shelf["models"].as_array().map_or(&[][..], Vec::as_slice);
-    let rows: Vec<[String; 8]> =
+    let rows: Vec<[String; COLUMNS]> =
         std::iter::once(HEADS.map(str::to_owned)).chain(models.iter().map(row)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 8] = std::array::from_fn(width);
-    let line = |row: &[String; 8]| {
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
+    let line = |row: &[String; COLUMNS]| {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
@@ -62,8 +67,9 @@ fn table(shelf: &Value) -> String {
     rows.iter().map(line).collect::<String>() + &shared.unwrap_or_default()
 }
 
-/// The row of a model: the memory that it takes now, and what it may take with all its keys and values.
-fn row(model: &Value) -> [String; 8] {
+/// The row of a model: the memory that it takes now, what it may take with all its keys and values, and how long loading
+/// it took last.
+fn row(model: &Value) -> [String; COLUMNS] {
     let text = |field: &str| model[field].as_str().unwrap_or_default().to_owned();
     let count = |field: &str| model[field].as_u64().map_or_else(|| "-".to_owned(), |count| count.to_string());
     let stays = match (model["status"].as_str(), model["expires_in_s"].as_u64()) {
@@ -74,8 +80,13 @@ fn row(model: &Value) -> [String; 8] {
     let bytes = |field: &str| {
         model[field].as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string())
     };
+    let was_loaded = model["loads"].as_u64().is_some_and(|loads| loads > 0);
+    let took = model["load_ms"].as_u64().filter(|_| was_loaded).map(Duration::from_millis);
+    let took = took.map_or_else(|| "-".to_owned(), spoken);
     let (used, most) = (bytes("bytes_used"), bytes("bytes"));
-    [text("name"), text("status"), used, most, count("in_use"), count("waiting"), count("loads"), stays]
+    let [name, status] = ["name", "status"].map(text);
+    let [in_use, waiting, loads] = ["in_use", "waiting", "loads"].map(count);
+    [name, status, used, most, in_use, waiting, loads, took, stays]
 }
 
 #[cfg(test)]
@@ -85,14 +96,14 @@ mod tests {
     #[test]
     fn the_table_shows_each_model() {
         let shelf = json!({"bytes": 2u64 << 30, "models": [
-            {"name": "small", "status": "loaded", "bytes": 8u64 << 30, "bytes_used": 1 << 20, "in_use": 2, "waiting": 0, "loads": 3},
-            {"name": "wide", "status": "unloaded", "bytes": 5 << 20, "loads": 0, "failed": "no such file"},
+            {"name": "small", "status": "loaded", "bytes": 8u64 << 30, "bytes_used": 1 << 20, "in_use": 2, "waiting": 0, "loads": 3, "load_ms": 2060},
+            {"name": "wide", "status": "unloaded", "bytes": 5 << 20, "loads": 0, "load_ms": 0, "failed": "no such file"},
         ]});
         let table = table(&shelf);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(
             lines[1].split_whitespace().collect::<Vec<_>>(),
-            ["small", "loaded", "1", "MiB", "8", "GiB", "2", "0", "3", "forever"]
+            ["small", "loaded", "1", "MiB", "8", "GiB", "2", "0", "3", "2.06", "s", "forever"]
         );
         assert!(
             lines[2].ends_with("cannot be loaded: no such file") && lines[2].contains("-  "),

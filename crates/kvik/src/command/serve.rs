@@ -14,7 +14,7 @@ use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::serve_args::{Clients, ServeArgs, ServerSetup};
 use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
-use super::{example, pid_file, remote::url_of};
+use super::{client::INTERRUPTED, example, pid_file, remote::url_of};
 use kvik_server::{
     accounts::ledger::Ledger,
     api,
@@ -250,8 +250,7 @@ async fn stop_on_signal(
     shelf.server.leave_records();
     tokio::spawn(async {
         stop_signal().await;
-        // The status that a shell reports for a process ended by SIGINT.
-        std::process::exit(130);
+        std::process::exit(INTERRUPTED);
     });
     let sharing = tokio::task::spawn_blocking({
         let shelf = shelf.clone();
@@ -292,7 +291,7 @@ fn banner(
 ) -> String {
     let draft = draft.map_or_else(String::new, |name| {
         let bytes = ByteSize(budget.blocks as u64 * budget.draft_bytes as u64);
-        format!("  drafts   by {name}, with {bytes} of cache for as many tokens\n")
+        format!("  drafts   by {name}, with up to {bytes} of cache for as many tokens\n")
     });
     let remote =
         remote.map_or_else(String::new, |url| format!("  fleet    shares its cache through {url}\n"));
@@ -301,7 +300,7 @@ fn banner(
 kvik {version}
   model    {model}, {bytes}
   context  {context} tokens
-  cache    {cache}: {tokens} tokens, {block} for {positions} in {kv}
+  cache    up to {cache}: {tokens} tokens, {block} for {positions} in {kv}
   disk     {disk}
   state    {state}
 {remote}{draft}  runs     {parallel} requests at a time on {place}

@@ -122,12 +122,13 @@ pub(super) fn banner(entries: &[Entry], (budget, state): (u64, &str), url: &str)
         let (Entry { name, bytes, .. }, source) = (entry, entry.source.for_host());
         // A pulled model is its own source.
         let source = if source == name { String::new() } else { format!("  {source}") };
-        format!("  {name:width$}  {:>9}{source}\n", ByteSize(*bytes).to_string())
+        // What it may take, which the models make room for each other by.
+        format!("  {name:width$}  up to {:>9}{source}\n", ByteSize(*bytes).to_string())
     };
     let models: String = entries.iter().map(line).collect();
     let version = env!("CARGO_PKG_VERSION");
     format!(
-        "kvik {version}\n{models}  share {} of memory, and are loaded when they are asked for\n  state    {state}\n\nlistening on {url}\nthe page is at {url}/\n",
+        "kvik {version}\n{models}  share up to {} of memory, and are loaded when they are asked for\n  state    {state}\n\nlistening on {url}\nthe page is at {url}/\n",
         ByteSize(budget)
     )
 }

@@ -163,7 +163,7 @@ impl ShownModel {
             is_pulled: listed.is_pulled,
             status: listed.status,
             bytes: listed.bytes,
-            bytes_used: held.as_ref().map(|held| held.weights + held.kv_used),
+            bytes_used: listed.app.as_deref().map(App::bytes_used),
             held,
             in_use: all.then_some(listed.in_use),
             waiting: all.then_some(listed.waiting),

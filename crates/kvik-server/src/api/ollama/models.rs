@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     api::{request::parts::Part, sampling::SamplingInForce},
     app::{
+        App,
         body::JsonBody,
         keys::Caller,
         shelf::{self, Described, ModelFile, Shelf},
@@ -45,6 +46,7 @@ struct Model {
     name: String,
     model: String,
     modified_at: String,
+    /// Bytes of its file; of a model that runs, of the memory that it takes now.
     size: u64,
     digest: String,
     details: Details,
@@ -112,13 +114,15 @@ pub(super) async fn running(
     let running = |expires_at: String, context_length| Running { expires_at, size_vram: 0, context_length };
     if let Some(app) = shelf.only() {
         let running = running(FOREVER.to_owned(), app.serving.model.context);
-        return Json(Listed { models: vec![listed(&app.serving.model, Some(running))] });
+        let model = listed(&app.serving.model, Some(running));
+        return Json(Listed { models: vec![Model { size: app.bytes_used(), ..model }] });
     }
     let of = |model: &shelf::Listed| {
         let card = model.card.as_ref().filter(|_| matches!(model.status, "loaded" | "unloading"))?;
         let expires = |left: Duration| rfc3339(unix_seconds().saturating_add(left.as_secs()), 0);
         let expires_at = model.expires_in.map_or_else(|| FOREVER.to_owned(), expires);
-        Some(on_shelf(model, Some(running(expires_at, card.context))))
+        let size = model.app.as_deref().map_or(model.file.bytes, App::bytes_used);
+        Some(Model { size, ..on_shelf(model, Some(running(expires_at, card.context))) })
     };
     Json(Listed { models: shelf.list(&caller).iter().filter_map(of).collect() })
 }

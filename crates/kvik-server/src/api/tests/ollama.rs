@@ -104,10 +104,12 @@ async fn what_asks_for_nothing_loads_what_is_loaded() {
 #[tokio::test]
 async fn the_one_model_is_listed_shown_and_running() {
     let server = Server::saying("Hi.");
-    for path in ["/api/tags", "/api/ps"] {
+    let weights = server.app.serving.model.bytes;
+    for (path, size) in [("/api/tags", weights), ("/api/ps", server.app.bytes_used())] {
         let (status, answer) = server.get(path).await;
         assert_eq!((status.as_u16(), answer["models"].as_array().unwrap().len()), (200, 1), "{answer}");
         assert_eq!(answer["models"][0]["name"], server.app.serving.model.name);
+        assert_eq!(answer["models"][0]["size"], size, "{path}");
     }
     let (_, shown) = server.post("/api/show", json!({"model": "anything"})).await;
     assert_eq!(shown["capabilities"][0], "completion");

@@ -297,6 +297,8 @@ async fn memory_that_is_used_is_not_what_is_reserved() {
     let held = |part: &str| model["held"][part].as_u64().unwrap();
     assert_eq!(model["bytes"], 40);
     assert_eq!(model["bytes_used"], held("weights") + held("kv_used"));
+    // What `ollama ps` shows is memory, too.
+    assert_eq!(world.get("/api/ps").await["models"][0]["size"], model["bytes_used"]);
 }
 
 /// A model stays in memory while an answer goes on that nobody reads.

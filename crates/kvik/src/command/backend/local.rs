@@ -80,7 +80,9 @@ impl Setup {
 
 /// Loads a model, and starts the routes. With `for_chats` it must be one that answers them.
 pub(super) fn open(setup: &Arc<Setup>, model: &ModelArgs, for_chats: bool) -> anyhow::Result<Opened> {
-    let Loaded { serving, budget, handle, .. } = load::open(model, &setup.cache, setup.capacity)?;
+    let began = Instant::now();
+    let Loaded { serving, handle, .. } = load::open(model, &setup.cache, setup.capacity)?;
+    let loaded_in = began.elapsed();
     let over = || {
         if for_chats {
             serving.chat_template()?;
@@ -90,7 +92,7 @@ pub(super) fn open(setup: &Arc<Setup>, model: &ModelArgs, for_chats: bool) -> an
     };
     // A model that cannot be talked with must not stay in memory beside the one before it.
     let (config, remembering) = over().inspect_err(|_| handle.shutdown(Duration::ZERO))?;
-    let facts = facts(&serving, ByteSize(budget.bytes()));
+    let facts = facts(&serving, loaded_in);
     let app = app(serving, config, setup);
     let client = client(app.clone()).inspect_err(|_| handle.shutdown(Duration::ZERO))?;
     let local = LocalModel { app, handle, args: model.clone(), setup: setup.clone() };
@@ -132,7 +134,7 @@ impl LocalModel {
     }
 }
 
-fn facts(serving: &Serving, cache: ByteSize) -> ModelFacts {
+fn facts(serving: &Serving, loaded_in: Duration) -> ModelFacts {
     let model = &serving.model;
     ModelFacts {
         name: model.name.clone(),
@@ -140,7 +142,7 @@ fn facts(serving: &Serving, cache: ByteSize) -> ModelFacts {
         context: model.context,
         is_embedded: model.embedded,
         sampling: model.sampling,
-        cache: Some(cache),
+        loaded_in: Some(loaded_in),
     }
 }
 

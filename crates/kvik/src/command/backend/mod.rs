@@ -10,7 +10,7 @@ mod local;
 mod remote;
 mod select;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kvik_memory::context::MemorySettings;
 use kvik_model::load::SamplingDefaults;
@@ -49,8 +49,8 @@ pub(crate) struct ModelFacts {
     pub(crate) is_embedded: bool,
     /// The sampling of requests that set none.
     pub(crate) sampling: SamplingDefaults,
-    /// Memory for keys and values, if it is known.
-    pub(crate) cache: Option<ByteSize>,
+    /// How long loading it here took.
+    pub(crate) loaded_in: Option<Duration>,
 }
 
 /// Settings of memory beyond the context.
@@ -79,6 +79,14 @@ impl Backend {
     /// Whether a server answers.
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self.place, Place::AtServer(_))
+    }
+
+    /// The memory that the model takes now, as far as it is told: its weights, and the keys and values that are there.
+    pub(crate) fn memory_used(&self) -> Option<ByteSize> {
+        match &self.place {
+            Place::Here(local) => Some(ByteSize(local.app.bytes_used())),
+            Place::AtServer(_) => remote::memory_used(&self.client, &self.model.name),
+        }
     }
 
     /// The fields with which every body begins: the model, where there may be several.

@@ -42,12 +42,7 @@ pub(super) struct ServedModel {
     aliases: Vec<String>,
     pub(super) source: String,
     status: String,
-    held: Option<HeldBytes>,
-}
-
-#[derive(Debug, Deserialize)]
-struct HeldBytes {
-    kv: u64,
+    bytes_used: Option<u64>,
 }
 
 impl ServedShelf {
@@ -132,7 +127,8 @@ pub(super) fn facts(client: &Client, shelf: &ServedShelf, name: &str) -> anyhow:
         context: usize::try_from(context).unwrap_or(usize::MAX),
         is_embedded: model.source == ModelArgs::EMBEDDED_SOURCE,
         sampling: sampling_of(&props["sampling_defaults"]),
-        cache: model.held.as_ref().map(|held| ByteSize(held.kv)),
+        // When the server loaded it is no matter of this terminal.
+        loaded_in: None,
     })
 }
 
@@ -140,6 +136,12 @@ pub(super) fn facts(client: &Client, shelf: &ServedShelf, name: &str) -> anyhow:
 pub(super) fn names(client: &Client, present: &str) -> Result<Vec<(String, bool)>, AskError> {
     let models = ServedShelf::read(client)?.models.into_iter();
     Ok(models.map(|model| (model.name == present, model.name)).map(|(is, name)| (name, is)).collect())
+}
+
+/// The memory that a model of the server takes now; `None` where the server does not say, which is no error.
+pub(super) fn memory_used(client: &Client, name: &str) -> Option<ByteSize> {
+    let shelf = ServedShelf::read(client).ok()?;
+    shelf.find(name)?.bytes_used.map(ByteSize)
 }
 
 /// The query that names a model.
@@ -193,8 +195,8 @@ mod tests {
     #[test]
     fn a_model_has_several_names() {
         let list = json!({"object": "shelf", "bytes": 5, "can_pull": true, "models": [
-            {"name": "a:1b", "aliases": ["small"], "source": "/m/a.gguf", "status": "loaded", "held": {"kv": 9}},
-            {"name": "b", "aliases": [], "source": "b", "status": "unloaded", "held": null},
+            {"name": "a:1b", "aliases": ["small"], "source": "/m/a.gguf", "status": "loaded", "bytes_used": 9},
+            {"name": "b", "aliases": [], "source": "b", "status": "unloaded", "bytes_used": null},
         ]});
         let shelf: ServedShelf = serde_json::from_value(list).unwrap();
         for (name, expect) in [
@@ -206,6 +208,7 @@ mod tests {
             assert_eq!(shelf.find(name).map(|model| model.name.as_str()), expect, "{name}");
         }
         assert!(shelf.find("a").is_none() && shelf.only().is_none());
+        assert_eq!(["a:1b", "b"].map(|name| shelf.find(name).unwrap().bytes_used), [Some(9), None]);
         assert_eq!(shelf.names(), "a:1b, b");
     }
 }

@@ -4,26 +4,35 @@
 //! asks a running server.
 
 mod copied;
+mod prefix;
 mod server;
+mod shape;
+mod work;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, builder::TypedValueParser};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
+use kvik_engine::stats::DraftSources;
 use kvik_kernels::KvLayout;
 use kvik_model::Adapters;
 use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
+use kvik_model::device_work::DeviceWork;
 use kvik_session::RunnerRoom;
 use serde::Serialize;
 
+use self::shape::ShapeArg;
+use self::work::{KernelRow, StepWork};
 use super::backend::BackendArgs;
 use kvik_serving::{
     budget::no_memory,
     device, kv,
     settings::{
+        capacity::Speculate,
         device::{DeviceChoice, GpuLayers},
-        model::ModelArgs,
+        model::{ModelArgs, WeightsArg},
         size::ByteSize,
     },
 };
@@ -39,6 +48,7 @@ const BATCH_ROWS: usize = 512;
   kvik bench -m model.gguf -d 0,4096 -r 3      at depth 4096 too, three repetitions
   kvik bench --kv q8 --json                    8-bit KV, one JSON array on standard output
   kvik bench --device gpu --kv-resident off    on a GPU, with keys and values that do not stay there
+  kvik bench --shape qwen3-4b --weights q4_k_m   a model in a published shape, made here with random weights
   kvik bench --server                          the server that runs, one request at a time, with nothing cached
 
 The gain of sharing a prompt of 4096 tokens between 16 sequences that decode together:
@@ -79,10 +89,25 @@ pub(crate) struct BenchArgs {
     /// Print one JSON array, with llama-bench's field names
     #[arg(long)]
     json: bool,
+    /// Print one JSON object a line, each as soon as it is measured
+    #[arg(long, conflicts_with = "json")]
+    jsonl: bool,
+    /// Measure a model in a published shape with random weights, in the format of --weights: q4_k_m (the default), q8_0 or f16
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["model", "server"])]
+    shape: Option<ShapeArg>,
+    /// Keep that model in a file, for other programs; with -p 0 -n 0 only write it
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Time each kernel of the GPU by itself, in a repetition that is not counted
+    #[arg(long, conflicts_with = "server")]
+    kernels: bool,
     /// Ask the server that has the model, with its settings and beside its other requests; decode is as fast as its drafts
     /// make it
     #[arg(long, conflicts_with_all = ["local", "depth", "repeat_depth", "sequences", "own_prompts", "kv_resident"])]
     pub(super) server: bool,
+    /// Instead, the time to the first token of prefixes of N tokens: new ones, asked again, and asked after another one
+    #[arg(long, value_name = "N", requires = "server", value_parser = clap::value_parser!(u32).range(16..).map(|n| n as usize))]
+    prefix: Option<usize>,
     // Behind the command's own flags, which would stand under the heading of these.
     #[command(flatten)]
     pub(super) model: ModelArgs,
@@ -134,6 +159,12 @@ struct BenchRow {
     kv_bytes_formula: u64,
     /// Time of a repetition in which the GPU waited for its steps to be prepared.
     preparing_ns: u64,
+    /// The mean step, on a GPU.
+    #[serde(flatten)]
+    work: Option<StepWork>,
+    /// The kernels of a repetition, if they are timed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<KernelRow>,
     #[serde(flatten)]
     samples: Samples,
 }
@@ -164,39 +195,77 @@ struct BenchSetup {
     repeat_depth: bool,
 }
 
+/// The form of the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Table,
+    /// One array at the end.
+    Json,
+    /// An object a line, each as soon as it is measured.
+    JsonLines,
+}
+
+/// A model that was made for this run.
+struct MadeModel {
+    args: ModelArgs,
+    /// The file, if it is deleted at the end.
+    temporary: Option<PathBuf>,
+}
+
+impl Drop for MadeModel {
+    fn drop(&mut self) {
+        // A file that cannot be deleted is left to the system, as are all in its directory of temporary files.
+        self.temporary.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
 /// Runs the command; `loading` is a flag of loading that the command line has.
 pub(crate) fn run(args: &BenchArgs, loading: Option<&str>) -> anyhow::Result<()> {
     let tests = args.tests();
-    anyhow::ensure!(!tests.is_empty(), "nothing to measure: give -p or -n a number above 0");
+    let is_written = args.write.is_some();
+    anyhow::ensure!(
+        !is_written || args.shape.is_some(),
+        "--write writes the model that --shape names; give one"
+    );
+    anyhow::ensure!(!tests.is_empty() || is_written, "nothing to measure: give -p or -n a number above 0");
     if args.server {
         return server::run(args, &tests, loading);
     }
-    let (mut runner, setup) = args.open(&tests)?;
+    let made = args.shape.map(|shape| args.make(shape)).transpose()?;
+    if tests.is_empty() {
+        return Ok(());
+    }
+    let (mut runner, setup) = args.open(made.as_ref().map_or(&args.model, |made| &made.args), &tests)?;
     let mut bench = Bench::new(runner.as_mut());
     bench.repeat_depth = args.repeat_depth;
-    let measure = |test| Ok(BenchRow::new(&setup, test, bench.measure(test, args.repetitions)));
-    report(&tests, args.json, measure, BenchRow::lines)
+    let measure = |test| {
+        let measured = bench.measure(test, args.repetitions);
+        let kernels = if args.kernels { bench.kernels(test) } else { Vec::new() };
+        Ok(BenchRow { kernels, ..BenchRow::new(&setup, test, measured) })
+    };
+    report(&tests, args.form(), measure, BenchRow::lines)
 }
 
 /// Measures each test and prints the lines of its row, or all rows as one JSON array at the end.
 fn report<R: Serialize>(
     tests: &[Test],
-    json: bool,
+    form: Form,
     mut measure: impl FnMut(Test) -> anyhow::Result<R>,
     lines: impl Fn(&R, &str) -> Vec<String>,
 ) -> anyhow::Result<()> {
-    if !json {
+    if form == Form::Table {
         println!("{HEADER}");
     }
     let mut rows = Vec::new();
     for &test in tests {
         let row = measure(test)?;
-        if !json {
-            lines(&row, &test.name()).iter().for_each(|line| println!("{line}"));
+        match form {
+            Form::Table => lines(&row, &test.name()).iter().for_each(|line| println!("{line}")),
+            Form::JsonLines => println!("{}", serde_json::to_string(&row)?),
+            Form::Json => rows.push(row),
         }
-        rows.push(row);
     }
-    if json {
+    if form == Form::Json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     }
     Ok(())
@@ -207,19 +276,41 @@ const HEADER: &str = "\
 | ------------------------------ | ---------: | ------: | ------- | --------------------: | ---------------: |";
 
 impl BenchArgs {
+    fn form(&self) -> Form {
+        match (self.json, self.jsonl) {
+            (true, _) => Form::Json,
+            (_, true) => Form::JsonLines,
+            _ => Form::Table,
+        }
+    }
+
+    /// Writes the model of a shape.
+    fn make(&self, shape: ShapeArg) -> anyhow::Result<MadeModel> {
+        let temporary = || std::env::temp_dir().join(format!("kvik-shape-{}.gguf", std::process::id()));
+        let path = self.write.clone().unwrap_or_else(temporary);
+        let mut args = self.model.clone();
+        args.model = Some(path.display().to_string());
+        // The file is written in that format.
+        args.weights = args.weights.filter(|&format| format != WeightsArg::Q4KM);
+        let made = MadeModel { args, temporary: self.write.is_none().then(|| path.clone()) };
+        shape::write(shape, self.model.weights, &path)?;
+        Ok(made)
+    }
+
     /// Loads the model with as many KV blocks as the largest test needs.
-    fn open(&self, tests: &[Test]) -> anyhow::Result<(Box<dyn Runner + Send>, BenchSetup)> {
-        let pool = self.model.pool();
+    fn open(&self, args: &ModelArgs, tests: &[Test]) -> anyhow::Result<(Box<dyn Runner + Send>, BenchSetup)> {
+        let pool = args.pool();
         let threads = pool.threads();
         let device = self.device.with(self.gpu_layers)?;
-        let model = device::open(&self.model, (device, self.gpu_layers), &pool)?.model;
-        let layout = kv::layout_of(&self.model.kv, model.config(), || model.digest())?;
+        let no_drafts = Speculate(DraftSources::NONE);
+        let model = device::open(args, (device, self.gpu_layers), no_drafts, &pool)?.model;
+        let layout = kv::layout_of(&args.kv, model.config(), || model.digest())?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
         // One state for each sequence, and one for the end of the depth.
         let states = 1 + tests.iter().map(|test| test.sequences).max().unwrap_or(1);
         let setup = BenchSetup {
-            filename: self.model.source().to_owned(),
+            filename: args.source().to_owned(),
             name: model.config().name.clone(),
             weight_bytes: model.weight_bytes() as u64,
             threads,
@@ -257,6 +348,11 @@ impl Test {
         self.depth + self.prompt.max(self.generate)
     }
 
+    /// Steps of one repetition.
+    fn steps(&self) -> usize {
+        self.prompt.div_ceil(BATCH_ROWS) + self.generate
+    }
+
     /// Tokens that one repetition computes.
     fn tokens(&self) -> usize {
         self.prompt + self.generate * self.sequences
@@ -281,6 +377,8 @@ struct Measured {
     bytes_moved: u64,
     /// Nanoseconds of one repetition in which steps were prepared.
     preparing_ns: u64,
+    /// Work of all repetitions, and their steps.
+    work: (DeviceWork, usize),
 }
 
 /// A model and the block tables of the measured sequences.
@@ -306,13 +404,26 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
         self.tables = block_tables(test);
         self.fill(test);
         self.once(test);
-        let (moved, preparing) = (self.runner.bytes_moved(), self.runner.preparing());
+        let (moved, preparing, work) =
+            (self.runner.bytes_moved(), self.runner.preparing(), self.runner.work());
         let samples_ns = (0..repetitions).map(|_| self.once(test)).collect();
         Measured {
             samples_ns,
             bytes_moved: (self.runner.bytes_moved() - moved) / repetitions,
             preparing_ns: (self.runner.preparing() - preparing).as_nanos() as u64 / repetitions,
+            work: (self.runner.work().since(&work), test.steps() * repetitions as usize),
         }
+    }
+
+    /// The kernels of one repetition, each timed by itself; none if the device has no clock.
+    fn kernels(&mut self, test: Test) -> Vec<KernelRow> {
+        if !self.runner.time_kernels(true) {
+            return Vec::new();
+        }
+        self.once(test);
+        let kernels = self.runner.kernel_times().into_iter().map(KernelRow::from).collect();
+        self.runner.time_kernels(false);
+        kernels
     }
 
     /// Computes the depth unless it is present: filling 4,096 positions takes longer than the measurement.
@@ -447,7 +558,7 @@ impl TokenStream {
 
 impl BenchRow {
     fn new(setup: &BenchSetup, test: Test, measured: Measured) -> BenchRow {
-        let Measured { samples_ns, bytes_moved, preparing_ns } = measured;
+        let Measured { samples_ns, bytes_moved, preparing_ns, work: (work, steps) } = measured;
         let [type_k, type_v] = setup.kv.part_names();
         let formula = || copied::bytes(&test, setup.moved_bytes);
         BenchRow {
@@ -468,6 +579,8 @@ impl BenchRow {
             device: setup.device.clone(),
             kv_bytes_moved: bytes_moved,
             preparing_ns,
+            work: StepWork::of(&work, steps),
+            kernels: Vec::new(),
             kv_bytes_formula: if setup.kv_resident { 0 } else { formula() },
             samples: Samples::new(test, samples_ns),
         }
@@ -478,7 +591,9 @@ impl BenchRow {
         let threads = self.n_threads.to_string();
         let model = (&self.model_type[..], self.model_size);
         let row = line(model, [&threads, &self.kv], test, &self.samples);
-        [Some(row), self.copies(), self.prepared()].into_iter().flatten().collect()
+        let work = self.work.as_ref().map(StepWork::line);
+        let notes = [Some(row), self.copies(), self.prepared(), work].into_iter().flatten();
+        notes.chain(work::kernel_lines(&self.kernels)).collect()
     }
 
     /// The bytes copied and those predicted by the formula, if keys and values do not stay on the device.

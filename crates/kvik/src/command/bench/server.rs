@@ -6,11 +6,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::{BenchArgs, Samples, Test, TokenStream, line, report};
-use crate::command::{backend::Backend, client::Answered, remote::escaped};
-
-/// The status that a shell reports for a process ended by SIGINT.
-const INTERRUPTED: i32 = 130;
+use super::{BenchArgs, Samples, Test, TokenStream, line, prefix, report};
+use crate::command::{
+    backend::Backend,
+    client::{Answered, INTERRUPTED},
+    remote::escaped,
+};
 
 /// A row of the report; field names are llama-bench's.
 #[derive(Debug, Serialize)]
@@ -41,10 +42,13 @@ pub(super) fn run(args: &BenchArgs, tests: &[Test], loading: Option<&str>) -> an
     let card = backend.client.call(Method::GET, &format!("/v1/models/{}", escaped(name)), None)?;
     let vocab = card["meta"]["n_vocab"].as_u64().filter(|&vocab| vocab > 0);
     let vocab = vocab.with_context(|| format!("the server does not say how many tokens {name} has"))?;
+    if let Some(tokens) = args.prefix {
+        return prefix::run(args, tokens, &backend, vocab);
+    }
     let mut tokens = TokenStream { state: 1, vocab };
     report(
         tests,
-        args.json,
+        args.form(),
         |test| {
             let samples_ns = samples(&backend, test, args.repetitions, &mut tokens)?;
             Ok(ServedRow::new(&backend, &card, test, samples_ns))

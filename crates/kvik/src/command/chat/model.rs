@@ -4,6 +4,7 @@ use super::{
     conversation::TerminalChat,
     kept::{FoundConversation, KeptConversations},
 };
+use kvik_server::clock::spoken;
 use kvik_serving::titled;
 
 /// Maximum models that `/model` lists.
@@ -27,9 +28,11 @@ impl TerminalChat {
 
     pub(super) fn describe_model(&mut self) {
         let model = &self.backend.model;
-        let cache = model.cache.map_or_else(String::new, |bytes| format!(", cache {bytes}"));
+        let used = self.backend.memory_used().map(|bytes| format!(", {bytes} in memory"));
+        let loaded = model.loaded_in.map(|took| format!(", loaded in {}", spoken(took)));
+        let measured: String = used.into_iter().chain(loaded).collect();
         let title = titled(&model.name, &model.source);
-        self.screen.line(&format!("{title}, context {} tokens{cache}", model.context));
+        self.screen.line(&format!("{title}, context {} tokens{measured}", model.context));
         if self.talk.verbose {
             self.screen.line(&format!("sampling: {}", self.talk.sampling_of(&model.sampling)));
         }

@@ -247,6 +247,27 @@ fn what_cannot_be_kept_is_said() {
     assert!(off.types("/save x").contains("until the program ends (--memory off)"));
 }
 
+/// The memory that is used, not what is reserved for keys and values.
+#[test]
+fn the_greeting_tells_measured_numbers() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&[]);
+    let greets = |terminal: &mut Terminal| {
+        terminal.chat.greet();
+        let (shown, used) = (terminal.shown(), terminal.app().bytes_used());
+        assert!(
+            shown.contains(&format!("context {CONTEXT} tokens, {} in memory", ByteSize(used))),
+            "{shown}"
+        );
+        assert!(shown.contains(", loaded in "), "{shown}");
+        used
+    };
+    let before = greets(&mut terminal);
+    terminal.types(&"word ".repeat(500));
+    let after = greets(&mut terminal);
+    assert!(before < after && after < before + (64 << 20), "{before} {after}");
+}
+
 #[test]
 fn without_memory_a_conversation_ends_with_the_context() {
     let mut terminal = Terminal::new(&["--memory", "off"]);

@@ -171,7 +171,9 @@ mod tests {
             &["kvik", "serve", "-ctk", "q8_0", "-ctv", "f16"],
             &["kvik", "serve", "--kv-k", "q8", "--kv-v", "f16"],
         );
-        check(&["kvik", "serve", "--spec-type", "ngram-mod"], &["kvik", "serve", "--speculate", "all"]);
+        for kind in ["ngram-mod", "draft-mtp"] {
+            check(&["kvik", "serve", "--spec-type", kind], &["kvik", "serve", "--speculate", "all"]);
+        }
         check(&["kvik", "serve", "--spec-type=none"], &["kvik", "serve", "--speculate", "none"]);
         check(&["kvik", "serve", "-hf", "o/r:Q8_0"], &["kvik", "serve", "--model", "hf:o/r:Q8_0"]);
         check(

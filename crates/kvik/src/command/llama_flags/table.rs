@@ -452,11 +452,11 @@ fn of_hub(value: &str) -> Option<String> {
     Some(format!("hf:{value}"))
 }
 
-/// Sources of drafts: n-grams map to kvik's own, and a draft model has its own flag.
+/// Sources of drafts: n-grams and a prediction head map to kvik's own, and a draft model has its own flag.
 fn drafts(value: &str) -> Option<String> {
     match value {
         "none" => same("none"),
-        names if names.split(',').any(|name| name.starts_with("ngram")) => same("all"),
+        names if names.split(',').any(|name| name.starts_with("ngram") || name == "draft-mtp") => same("all"),
         _ => None,
     }
 }
