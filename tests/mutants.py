@@ -1,4 +1,5 @@
-"""Puts bugs back, one at a time: the simulator must find each within 1,000 seeds, or the test that is named beside it.
+"""Puts bugs back, one at a time: the simulator must find each within 1,000 seeds, or the test that is named beside it. Those of
+tests/real need KVIK_REAL_MODEL and a Python with pytest.
 
     python3 tests/mutants.py                 all of them; about half a minute each
     python3 tests/mutants.py --only ttl      those whose name contains this
@@ -26,6 +27,8 @@ CACHE = "crates/kvik-cache/src/"
 
 # Package, program, and where the program has more, its module.
 SIMULATOR = ("kvik-engine", "simulator")
+# A folder of tests beside a server, and a file of it. Its model is that of KVIK_REAL_MODEL.
+REAL = "tests/real"
 
 # Name, file, the current text, the text with the bug; and the test, where that is not the simulator.
 MUTANTS = [
@@ -94,6 +97,24 @@ MUTANTS = [
      "let _ = (remote_part.ticket, now, &remote.store);"),
     ("a lookup is waited for as long as it takes", SCHEDULE + "disk/lookup.rs",
      "None if now >= until => {", "None if now >= until + until => {"),
+    # What a model that people run is tried for: each of its checks has one.
+    ("digits are tokens in threes", "crates/kvik-text/src/tokenizer/pre_tokenizer.rs",
+     '&[r"\\p{N}", GPT2],', '&[r"\\p{N}{1,3}", GPT2],', (REAL, "test_text.py")),
+    ("no prompt begins the answer", "crates/kvik-text/src/template/mod.rs",
+     '("add_generation_prompt", Variable::Flag(input.add_generation_prompt)),',
+     '("add_generation_prompt", Variable::Flag(input.add_generation_prompt && false)),', (REAL, "test_text.py")),
+    ("blocks of Q4_1 have no minimum", "crates/kvik-kernels/src/quant/block.rs",
+     "(self.d, self.m) = (half_at(bytes, 0), half_at(bytes, 2)),", "(self.d, self.m) = (half_at(bytes, 0), f16::ZERO),",
+     (REAL, "test_predictions.py")),
+    ("q8 has five bits", "crates/kvik-kernels/src/kv/quantised.rs",
+     "const MAGNITUDE_MAX: f32 = 127.0;", "const MAGNITUDE_MAX: f32 = 15.0;", (REAL, "test_predictions.py")),
+    ("KVzip's scores are all the same", CACHE + "retain/policies/kvzip.rs",
+     "false => head.mass.clone(),", "false => vec![1.0; head.mass.len()],", (REAL, "test_predictions.py")),
+    ("a block from disk is written where the first one is", SCHEDULE + "disk/load.rs",
+     "write_needed(load.seq, at, &buffer, cache, runner);", "write_needed(load.seq, at.min(load.first), &buffer, cache, runner);",
+     (REAL, "test_exact.py")),
+    ("the likeliest token is that of the last part", "crates/kvik-text/src/sampler/select.rs",
+     "if own > most {", "if own > most || own.is_finite() {", (REAL, "test_chats.py")),
 ]
 
 
@@ -108,6 +129,8 @@ def main():
     if args.check:
         print(f"{len(MUTANTS)} mutants can be made")
         return
+    if "KVIK_REAL_MODEL" not in os.environ and any(only in name and REAL in test for name, *_, test in MUTANTS):
+        sys.exit(f"KVIK_REAL_MODEL names no model, and {REAL} tries nothing without one")
     with tempfile.TemporaryDirectory(prefix="kvik-mutants-") as folder:
         copy = Path(folder) / "kvik"
         # Copies get a new mtime, so that cargo does not take an earlier mutant's build for a fresh one.
@@ -128,7 +151,7 @@ def is_found(copy, name, file, now, once, test=SIMULATOR):
     path.write_text(mutated(copy, name, file, now, once))
     found, seconds, output = run(copy, test)
     path.write_text(text)
-    if not found and "test result: ok" not in output:
+    if not found and "test result: ok" not in output and " passed" not in output:
         sys.exit(f"the mutant {name!r} does not build:\n{output[-3000:]}")
     print(f"{'found' if found else 'MISSED':<7} {name:<62} {found or '':<12} {seconds:5.0f} s", flush=True)
     return bool(found)
@@ -144,14 +167,20 @@ def mutated(checkout, name, file, now, once):
 
 def run(copy, test):
     """The first seed or test that fails, if any, the time with building, and what was printed."""
-    started = time.monotonic()
+    started, target = time.monotonic(), ROOT / "target" / "mutants"
     package, *program = test
-    command = ["cargo", "test", "--release", "-q", "-p", package, "--test", *program]
-    environment = {**os.environ, "SEEDS": str(SEEDS), "RUST_BACKTRACE": "0",
-                   "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants")}
-    ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    commands = [["cargo", "test", "--release", "-q", "-p", package, "--test", *program]]
+    if package == REAL:
+        commands = [["cargo", "build", "--release", "-q", "-p", "kvik"],
+                    [sys.executable, "-B", "-m", "pytest", "-q", "-x", "--tb=line", f"{REAL}/{program[0]}"]]
+    environment = {**os.environ, "SEEDS": str(SEEDS), "RUST_BACKTRACE": "0", "CARGO_TARGET_DIR": str(target),
+                   "KVIK_BINARY": str(target / "release/kvik")}
+    for command in commands:
+        ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            break
     output = ended.stdout + ended.stderr
-    failed = re.search(r"seed \d+|\w+(?= --- FAILED| stdout ----)", output) if ended.returncode else None
+    failed = re.search(r"seed \d+|\w+(?= --- FAILED| stdout ----)|(?<=::)test_\w+", output) if ended.returncode else None
     return failed and failed.group(), time.monotonic() - started, output
 
 
