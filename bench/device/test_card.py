@@ -1,0 +1,65 @@
+"""What `card` makes of sections that end, fail, hang and crash, with a kvik that is a script; and its tables."""
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+CARD = pathlib.Path(__file__).with_name("card")
+
+KVIK = r"""#!/bin/bash
+case "$*" in
+    *"--check"*) {check} ;;
+    *"--write"*) : >"$(sed 's/.*--write \([^ ]*\).*/\1/' <<<"$*")" ;;
+    devices*) echo '{{"device":"gpu:0","name":"a card","kind":"a card","driver":"1","subgroup_min":32,"subgroup_max":32,"timestamps":true}}' ;;
+    bench*) {bench} ;;
+esac
+"""
+CHECKED = ('{"model":"m","prompts":60,"equal":59,"ties":1,"chunks_equal":true,"batched_equal":true,"cached_equal":false,'
+           '"recovered_equal":true,"seconds":1.0}')
+BENCH = json.dumps(dict(n_prompt=0, n_gen=64, n_depth=4096, n_sequences=1, n_steps=64, step_submissions=1.0, step_kernels=340.0,
+                        step_groups=34000.0, step_weight_bytes_least=4e8, step_kv_bytes_least=1e8, step_weight_bytes=4e8,
+                        step_kv_bytes=2e8, kernels=[dict(kernel="matmul/rows q4_k x1", runs=2, groups=8, ns=3000)],
+                        avg_ns=64e6, avg_ts=1000.0, stddev_ts=1.5)).replace(": ", ":")
+
+
+def card(folder, *words, check=f"echo '{CHECKED}'", bench=f"echo '{BENCH}'", limit=20):
+    """Runs it, and returns its status, rows by section, and table."""
+    kvik = folder / "kvik"
+    kvik.write_text(KVIK.format(check=check, bench=bench))
+    kvik.chmod(0o755)
+    env = os.environ | {"CARD_KVIK": str(kvik), "CARD_LIMIT": str(limit)}
+    ended = subprocess.run([CARD, "--out", folder / "out", *words], env=env, capture_output=True, text=True, check=False, timeout=60)
+    rows = {}
+    for line in (folder / "out" / "results.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        rows.setdefault(row["section"], []).append(row)
+    return ended.returncode, rows, ended.stdout
+
+
+def test_rows_are_written_and_shown(tmp_path):
+    status, rows, table = card(tmp_path, "--only", "devices,check,speed,step", "--peak", "4800,989")
+    assert status == 0 and set(rows) == {"devices", "check", "speed", "step"}
+    assert all(found[-1]["what"] == "end" and found[-1]["status"] == 0 for found in rows.values())
+    assert "| embedded | 59 of 60 | 1 | same | same | OTHER | same |" in table
+    # 0.5 GB a step in a millisecond, of 4,800 GB/s; the peer is not there.
+    assert "| qwen3-0.6b:q4_k_m | decode 64 at 4096 | 1000.0 | 1.5 | - | - | 500.0 | 10.4% | - | - |" in table
+    assert "Not measured: llama.cpp is not in the pack." in table
+    assert "| decode | 1.0 | 340.0 | 100 | - | - | 1.00 | 2.00 |".replace("- | -", "0.00 | 0.00") in table
+    assert "| decode | matmul/rows q4_k x1 | 2 | 4 | 1.5 | 100.0% |" in table
+
+
+@pytest.mark.parametrize("work, told", ((f"echo '{CHECKED}'; sleep 60", "it took more than 1 s"), ("kill -SEGV $$", "ended with status"),
+                                        (f"printf '{CHECKED[:20]}'; exit 3", "ended with status")))
+def test_a_section_that_hangs_or_crashes_is_told_and_the_rest_goes_on(tmp_path, work, told):
+    status, rows, table = card(tmp_path, "--only", "check,step", check=work, limit=1 if "sleep" in work else 20)
+    assert status == 1
+    assert told in rows["check"][-1]["failed"] and told in table
+    assert rows["step"][-1]["status"] == 0 and any(row["what"] == "decode" for row in rows["step"])
+
+
+def test_a_table_is_made_again_of_what_was_written(tmp_path):
+    _, _, table = card(tmp_path, "--only", "devices,step")
+    again = subprocess.run([CARD, "--table", tmp_path / "out" / "results.jsonl"], capture_output=True, text=True, check=True).stdout
+    assert again == table and "a card" in table
