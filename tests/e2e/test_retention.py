@@ -66,6 +66,7 @@ def test_the_last_chunk_of_a_stream_says_what_was_kept(client, model):
         ({"policy": "snapkv", "keep": 16, "window": 32}, "keep"),
         ({"policy": "snapkv", "windows": 32}, "windows"),
         ({"policy": "snapkv", "budget": "calibrated"}, "budget"),
+        ({"policy": "gated"}, "policy"),
         ("auto", "policy"),
     ],
 )

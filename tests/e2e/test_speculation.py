@@ -61,7 +61,7 @@ def test_metrics_count_drafts(servers):
     metrics = servers[1].get("/metrics").text
     counts = {line.split()[0]: float(line.split()[1]) for line in metrics.splitlines() if line.startswith("kvik_draft")}
     drafted, accepted = "kvik_drafted_tokens_total", "kvik_draft_accepted_tokens_total"
-    sources = [f'{{source="{source}"}}' for source in ("lookup", "tree", "grammar", "model")]
+    sources = [f'{{source="{source}"}}' for source in ("lookup", "tree", "grammar", "model", "head")]
     assert all(counts[drafted + source] >= counts[accepted + source] for source in sources)
     assert sum(counts[accepted + source] for source in sources) > 0
 
@@ -93,3 +93,17 @@ def test_a_draft_model_changes_nothing_but_the_time(servers):
         metrics = server.get("/metrics").text
     accepted = [line for line in metrics.splitlines() if line.startswith('kvik_draft_accepted_tokens_total{source="model"}')]
     assert float(accepted[0].split()[1]) > 20
+
+
+def test_a_prediction_head_changes_nothing_but_the_time():
+    """The head of this small model repeats its only layer, so it is nearly always right."""
+    model = ["-m", str(pathlib.Path(__file__).resolve().parents[2] / "crates/kvik-model/tests/golden/head-repeats.gguf")]
+    with Server(*model, "--speculate", "none") as without, Server(*model, "--speculate", "head") as with_:
+        for seed in range(6):
+            body = {"prompt": STORY, "n_predict": 60, "return_tokens": True, "ignore_eos": True}
+            body |= {"temperature": seed % 2 / 2, "seed": seed, "n": 1 + seed % 3}
+            (plain, _), (drafted, _) = said(without, body), said(with_, body)
+            assert plain == drafted
+        metrics = with_.get("/metrics").text
+    accepted = [line for line in metrics.splitlines() if line.startswith('kvik_draft_accepted_tokens_total{source="head"}')]
+    assert float(accepted[0].split()[1]) > 0
