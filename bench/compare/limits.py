@@ -13,7 +13,7 @@ from works import PREFILL
 TYPES = {"f16": (2, "floats"), "bf16": (2, "bfloats"), "q14_0": (14 / 8 + 2 / 32, "shorts"), "q8_0": (34 / 32, "bytes"),
          "q4_0": (18 / 32, "bytes"), "q4_k_m": (None, "bytes")}  # fmt: skip
 # Bytes of a number in the cache, its scale included, and the peak of attention over it.
-KV = {"f16": (2, "floats"), "bf16": (2, "bfloats"), "q8": (1.125, "shorts"), "q5": (5.125 / 8, "shorts"), "q4": (4.125 / 8, "shorts")}
+KV = {"f16": (2, "floats"), "bf16": (2, "bfloats"), "q8": (8.5 / 8, "shorts"), "q5": (5.125 / 8, "shorts"), "q4": (4.125 / 8, "shorts")}
 
 
 def peaks(kernels, threads):
