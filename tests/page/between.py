@@ -2,7 +2,8 @@
 
 It passes everything on. `delay_s` slows a stream down, event by event; `scripted` answers the next chat with a text of
 its own, so that a test says what the model says, and is in the conversation for whoever reads it through here; `fields` are
-added to the body of chats.
+added to the body of chats; `stall` is the file of KVIK_TEST_STALL, which is made in the middle of the next stream: the
+answer is not over then, however fast the server is.
 """
 import collections
 import http.client
@@ -12,6 +13,7 @@ import time
 
 from local import Local
 
+MIDDLE = 20  # events of a stream
 HOP = {"connection", "transfer-encoding", "keep-alive"}
 
 
@@ -21,6 +23,7 @@ class Between(Local):
         self.delay_s = 0.0
         self.scripted = None
         self.fields = {}
+        self.stall = None
         self.played = collections.defaultdict(list)  # by conversation: messages of scripts, which the server does not know
         super().__init__(self.handler())
 
@@ -82,11 +85,14 @@ class Between(Local):
                     connection.close()
 
             def copy(self, response):
-                streamed = "event-stream" in (response.getheader("Content-Type") or "")
+                streamed, events = "event-stream" in (response.getheader("Content-Type") or ""), 0
                 while part := response.readline() if streamed else response.read1(1 << 16):
                     self.wfile.write(part)
                     self.wfile.flush()
                     if streamed and part.startswith(b"data:"):
+                        events += 1
+                        if events == MIDDLE and between.stall:
+                            between.stall.touch()
                         time.sleep(between.delay_s)
 
             def tell(self, value):

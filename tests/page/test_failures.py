@@ -147,13 +147,29 @@ def test_a_reload_in_mid_answer_gives_the_question_back(open_page, server, betwe
     expect(page.locator(".note")).to_be_hidden()
 
 
+@pytest.fixture
+def stalled(tmp_path):
+    """A server that takes no step any more once twenty events of an answer have passed, and the proxy before it."""
+    stall = tmp_path / "stall"
+    with serve("--memory", "on", env={"KVIK_TEST_STALL": str(stall)}) as server, Between(server.port) as between:
+        between.stall, between.fields = stall, {"ignore_eos": True, "max_tokens": 1500, "kvik": {"stop_loops": False}}
+        yield server, between
+
+
 def begin_a_long_answer(page, between):
-    between.fields, between.delay_s = {"ignore_eos": True, "max_tokens": 1500, "kvik": {"stop_loops": False}}, 0.02
     ask(page, "Please tell me all that you know.")
     expect(page.locator(".answering .content")).to_contain_text(re.compile(".{20}"))
+    while not between.stall.exists():
+        page.wait_for_timeout(10)
 
 
-def test_an_answer_goes_on_after_a_reload(open_page, server, between):
+def go_on(between):
+    stall, between.stall = between.stall, None
+    stall.unlink()
+
+
+def test_an_answer_goes_on_after_a_reload(open_page, stalled):
+    server, between = stalled
     page = open_page(port=between.port)
     begin_a_long_answer(page, between)
     said = page.locator(".answering .content").inner_text()[:20]
@@ -161,26 +177,30 @@ def test_an_answer_goes_on_after_a_reload(open_page, server, between):
     expect(page.locator(".live .message.user")).to_contain_text("Please tell me all that you know.")
     expect(page.locator(".answering .content")).to_contain_text(said)
     expect(page.locator(".note")).to_be_hidden()
-    between.delay_s = 0
+    go_on(between)
     wait_for_answers(page, 1)
     assert answers(page).inner_text().startswith(said)
     assert [role for role, _ in kept(server, open_id(page))] == ["user", "assistant"]
     expect(page.locator(".strip")).to_contain_text("generated")
     expect(page.get_by_label("Your question")).to_have_value("")
+    page.goto("about:blank")
 
 
-def test_an_answer_is_followed_and_stopped_in_another_tab(open_page, server, between):
+def test_an_answer_is_followed_and_stopped_in_another_tab(open_page, stalled):
+    server, between = stalled
     first = open_page(port=between.port)
     begin_a_long_answer(first, between)
     second = open_page(f"#/chat/{open_id(first)}", port=between.port, context=first.context)
     expect(second.locator(".answering .content")).not_to_be_empty()
     second.get_by_role("button", name="Stop").click()
     expect(second.locator(".note")).to_contain_text("You stopped the answer")
-    # What was generated before is on its way to the first.
-    between.delay_s = 0
     expect(first.locator(".rest .content")).not_to_be_empty()
-    assert server.metric("kvik_requests_running") == 0
+    go_on(between)
+    while server.metric("kvik_requests_running") > 0:
+        first.wait_for_timeout(10)
     assert kept(server, open_id(first)) == []
+    for page in first, second:
+        page.goto("about:blank")
 
 
 def test_what_was_being_written_outlives_a_reload(page):
