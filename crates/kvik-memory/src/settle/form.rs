@@ -68,6 +68,13 @@ impl TextForm {
     /// The form that these sentences have too; `None` if less than half of either text is common. Places that become one
     /// keep the lowest number, and `number` gives one to each new place.
     pub(super) fn and_of(&self, other: &[&str], number: &mut dyn FnMut() -> u32) -> Option<TextForm> {
+        let (own_bytes, other_bytes) =
+            (self.bytes(), other.iter().map(|sentence| sentence.len()).sum::<usize>());
+        let (shortest, longest) = (own_bytes.min(other_bytes), own_bytes.max(other_bytes));
+        // As there may be many forms, those that cannot be alike are not compared.
+        if shortest * 2 < longest {
+            return None;
+        }
         let mut changes = vec![false; self.places.len()];
         let mut is_lost = vec![false; self.sentences.len()];
         let own = self.sentences.iter().map(String::as_str).collect();
@@ -78,8 +85,7 @@ impl TextForm {
         let common =
             || self.sentences.iter().zip(&is_lost).filter(|(_, lost)| !**lost).map(|(sentence, _)| sentence);
         let bytes: usize = common().map(String::len).sum();
-        let longest = [self.bytes(), other.iter().map(|sentence| sentence.len()).sum()].into_iter().max();
-        if bytes * 2 < longest.unwrap_or(0) {
+        if bytes * 2 < longest {
             return None;
         }
         let (mut places, mut place, mut is_new) = (Vec::new(), None, false);

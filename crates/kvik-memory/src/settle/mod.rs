@@ -35,10 +35,13 @@ const TEXT_BYTES_MAX: usize = 128 << 10;
 const TEXT_BYTES_MIN: usize = 256;
 /// Maximum sentences of a text that is settled, which bounds the work of comparing two.
 const SENTENCES_MAX: usize = 2048;
-/// Maximum forms of a tenant; the one that was not used for the longest time goes first.
-const FORMS_MAX: usize = 8;
+/// Maximum forms of a tenant: an agent has one for its system message and one for each long description of a tool. The
+/// form that was not used for the longest time goes first.
+const FORMS_MAX: usize = 64;
+/// Maximum bytes of a tenant's forms.
+const FORMS_BYTES_MAX: usize = 8 * TEXT_BYTES_MAX;
 /// Maximum texts of a tenant whose outcome is known.
-const TEXTS_MAX: usize = 256;
+const TEXTS_MAX: usize = 512;
 /// Maximum bytes of the forms that these outcomes refer to.
 const OUTCOMES_BYTES_MAX: usize = 2 << 20;
 /// Maximum tenants; the one that was not seen for the longest time goes first.
@@ -254,7 +257,7 @@ impl TenantTexts {
             Compared::New(form) => Arc::new(form),
         };
         self.forms.push_front(form.clone());
-        self.forms.truncate(FORMS_MAX);
+        self.forms.truncate(self.forms_kept());
         let outcome = form.has_places().then_some(form);
         self.changes += 1;
         self.outcomes.push_front((hash, outcome.clone()));
@@ -289,6 +292,16 @@ impl TenantTexts {
             Some(Compared::Alike { index, form, places })
         });
         Some(alike.unwrap_or_else(|| Compared::New(TextForm::of(&sentences))))
+    }
+
+    /// The number of forms that may stay.
+    fn forms_kept(&self) -> usize {
+        let mut bytes = 0;
+        let fits = |form: &&Arc<TextForm>| {
+            bytes += form.bytes();
+            bytes <= FORMS_BYTES_MAX
+        };
+        self.forms.iter().take(FORMS_MAX).take_while(fits).count()
     }
 
     /// The number of outcomes that may stay. Consecutive ones usually share a form, which is counted once.
@@ -423,5 +436,17 @@ mod tests {
         let one = tenants.of("one");
         let one = one.lock().unwrap();
         assert_eq!((one.outcomes.len(), one.forms.len()), (TEXTS_MAX, 1));
+        drop(one);
+        // As many of the size of descriptions, and then some of the size of system messages.
+        let text = |subject: usize, parts: usize| {
+            (0..parts).map(|part| format!("{subject} has {part}. ")).collect::<String>()
+        };
+        for (parts, count) in [(30, FORMS_MAX), (6000, 8)] {
+            for subject in 0..FORMS_MAX + 3 {
+                settler.settle("many", &text(subject, parts), false, Learning::On);
+            }
+            let many = lock(&settler.tenants).of("many");
+            assert_eq!(lock(&many).forms.len(), count);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{FORMS_MAX, TEXTS_MAX, TenantTexts, form::TextForm};
+use super::{FORMS_BYTES_MAX, FORMS_MAX, TEXTS_MAX, TenantTexts, form::TextForm};
 
 /// What is known of a tenant. Outcomes of forms that newer ones have replaced are not in it: they would outweigh the rest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,11 @@ impl StoredTexts {
     /// The inverse of [`of`](StoredTexts::of); `None` for a record that no kvik has written.
     pub(super) fn texts(self) -> Option<TenantTexts> {
         let StoredTexts { places, forms, outcomes } = self;
-        if forms.len() > FORMS_MAX || !forms.iter().all(|form| form.is_sound(places)) {
+        let bytes: usize = forms.iter().map(TextForm::bytes).sum();
+        if forms.len() > FORMS_MAX
+            || bytes > FORMS_BYTES_MAX
+            || !forms.iter().all(|form| form.is_sound(places))
+        {
             return None;
         }
         let forms: VecDeque<_> = forms.into_iter().map(Arc::new).collect();

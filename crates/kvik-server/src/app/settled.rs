@@ -1,5 +1,5 @@
-//! [Settled](kvik_memory::settle) prompts of chats: the notes stand at the end of what is said before the first
-//! answer, which follows the system message and the tools, and of which agents have constant text too.
+//! [Settled](kvik_memory::settle) prompts of chats: system messages and descriptions of tools. The notes stand at the end
+//! of what is said before the first answer, which follows both, and of which agents have constant text too.
 
 use kvik_memory::{
     context::leading_systems,
@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use super::state::App;
 use crate::described::JsonSchema;
 
-/// A piece of a system message that is read elsewhere, because it changes between requests.
+/// A piece of a system message or of a tool's description that is read elsewhere, because it changes between requests.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[schemars(rename = "Settled")]
 pub(crate) struct SettledPiece {
-    /// The number by which the system message refers to it.
+    /// The number by which the text refers to it.
     note: u32,
     /// The piece.
     text: String,
 }
 
-/// Moves what changes in the system messages of a tenant's chat to the end of what is said before the first answer, if the
+/// Moves what changes in the system messages and tools of a tenant's chat to the end of what is said before the first answer, if the
 /// request or else the server wants it, and returns what was moved. A chat in which the user says nothing stays as it is.
 pub(crate) fn settle(
     (app, tenant): (&App, &str),
@@ -38,7 +38,7 @@ pub(crate) fn settle(
     notes.into_iter().map(|Note { place, text }| SettledPiece { note: place, text }).collect()
 }
 
-/// Moves what `settle` takes out of the system messages to the end of what is said before the first answer.
+/// Moves what `settle` takes out of the system messages and tools to the end of what is said before the first answer.
 fn moved(chat: &mut Chat, settle: impl Fn(&str, bool) -> Option<Settled>) -> Vec<Note> {
     let Value::Array(messages) = &mut chat.messages else { return Vec::new() };
     let systems = leading_systems(messages);
@@ -48,11 +48,11 @@ fn moved(chat: &mut Chat, settle: impl Fn(&str, bool) -> Option<Settled>) -> Vec
         return Vec::new();
     }
     let mut texts: Vec<&mut Value> = messages[..systems].iter_mut().flat_map(texts).collect();
-    let (count, has_tools) = (texts.len(), chat.tools.offered.is_some());
+    let last = texts.len().checked_sub(1).filter(|_| chat.tools.offered.is_none());
+    texts.extend(chat.tools.offered.iter_mut().flat_map(descriptions));
     let mut notes = Vec::new();
     for (index, text) in texts.iter_mut().enumerate() {
-        let is_last = index + 1 == count && !has_tools;
-        if let Some(settled) = settle(text.as_str().unwrap_or_default(), is_last) {
+        if let Some(settled) = settle(text.as_str().unwrap_or_default(), last == Some(index)) {
             **text = Value::String(settled.text);
             notes.extend(settled.notes);
         }
@@ -61,6 +61,21 @@ fn moved(chat: &mut Chat, settle: impl Fn(&str, bool) -> Option<Settled>) -> Vec
         append(&mut messages[before - 1]["content"], &written(&notes));
     }
     notes
+}
+
+/// The descriptions of tools and of their parameters.
+fn descriptions(tools: &mut Value) -> Vec<&mut Value> {
+    match tools {
+        Value::Array(values) => values.iter_mut().flat_map(descriptions).collect(),
+        Value::Object(fields) => {
+            let described =
+                fields.iter_mut().map(|(name, value)| (name == "description" && value.is_string(), value));
+            described
+                .flat_map(|(is_text, value)| if is_text { vec![value] } else { descriptions(value) })
+                .collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The texts of a message.
@@ -91,7 +106,7 @@ fn append(content: &mut Value, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use kvik_text::tools::Tools;
+    use kvik_text::tools::{OfferedTool, ToolChoice, Tools};
 
     use super::*;
 
@@ -121,6 +136,31 @@ mod tests {
         };
         check("Hi!".into(), "Hi!\n\n[note 3]\nIn /a.".into());
         check(json!([part("Hi!")]), json!([part("Hi!"), part("\n\n[note 3]\nIn /a.")]));
+    }
+
+    #[test]
+    fn descriptions_of_tools_are_settled_at_every_depth() {
+        let tool = |text: &str, parameter: &str| {
+            let description = json!({"type": "string", "description": parameter});
+            let parameters = json!({"type": "object", "properties": {"description": description}});
+            OfferedTool { name: "run".to_owned(), description: Some(text.to_owned()), parameters }
+        };
+        let tools = |text: &str, parameter: &str| {
+            Tools::offered(vec![tool(text, parameter)], ToolChoice::Auto, None).unwrap()
+        };
+        let mut chat = Chat::new(json!([message("user", "Hi!")]), tools("In /a.", "A path in /a."), None);
+        let notes = moved(&mut chat, |text, is_last| {
+            let note = Note { place: 1, text: text.to_owned() };
+            (text.contains("/a") && !is_last)
+                .then(|| Settled { text: "[see note 1]\n".to_owned(), notes: vec![note] })
+        });
+        assert_eq!(notes.len(), 2);
+        assert_eq!(chat.tools.offered, tools("[see note 1]\n", "[see note 1]\n").offered);
+        let said = chat.messages[0]["content"].as_str().unwrap();
+        assert!(
+            said.starts_with("Hi!") && said.contains("In /a.") && said.contains("A path in /a."),
+            "{said}"
+        );
     }
 
     #[test]
