@@ -149,7 +149,7 @@ test_aarch64_library() {
     local out=target/ci-aarch64 built=target/$AARCH64/small lld link
     install_target $AARCH64
     lld=$(rustc --print sysroot)/lib/rustlib/$(rustc --print host-tuple)/bin/gcc-ld
-    link="-Clink-arg=-fuse-ld=lld -Clink-arg=-B$lld -Clink-arg=-Wl,--icf=all,--pack-dyn-relocs=relr"
+    link="-Clink-arg=-fuse-ld=lld -Clink-arg=-B$lld -Clink-arg=-Wl,--icf=all,-z,pack-relative-relocs"
     # shellcheck disable=SC2086
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc cargo rustc --profile small -p kvik-c \
         --no-default-features --lib --crate-type cdylib --target $AARCH64 -- $link
