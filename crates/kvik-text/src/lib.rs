@@ -13,6 +13,7 @@ pub mod constraint;
 pub mod files;
 pub mod forms;
 mod jinja;
+mod json_spaces;
 mod kinds;
 mod references;
 pub mod repetition;
