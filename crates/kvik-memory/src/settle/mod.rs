@@ -436,14 +436,13 @@ mod tests {
         let one = tenants.of("one");
         let one = one.lock().unwrap();
         assert_eq!((one.outcomes.len(), one.forms.len()), (TEXTS_MAX, 1));
-        drop(one);
+        drop((one, tenants));
         // As many of the size of descriptions, and then some of the size of system messages.
-        let text = |subject: usize, parts: usize| {
-            (0..parts).map(|part| format!("{subject} has {part}. ")).collect::<String>()
-        };
-        for (parts, count) in [(30, FORMS_MAX), (6000, 8)] {
+        for (parts, length, count) in [(30, 10, FORMS_MAX), (2000, 48, 8)] {
             for subject in 0..FORMS_MAX + 3 {
-                settler.settle("many", &text(subject, parts), false, Learning::On);
+                let part = |part| format!("{subject} has {part} {}. ", "x".repeat(length));
+                let text: String = (0..parts).map(part).collect();
+                settler.settle("many", &text, false, Learning::On);
             }
             let many = lock(&settler.tenants).of("many");
             assert_eq!(lock(&many).forms.len(), count);

@@ -5,6 +5,8 @@
 
 use std::collections::HashSet;
 
+use serde_json::Value;
+
 use super::facts::Facts;
 use super::language::Languages;
 use super::sentences::{key, sentences, whole};
@@ -20,6 +22,8 @@ const RUN: usize = 6;
 /// Facts that were said, for each that a summary needs, and the most that it needs.
 const SAID_PER_FACT: usize = 16;
 const FACTS_MAX: usize = 3;
+/// Facts that the user told, of which a summary needs one whatever else it says: a single one may be a mention.
+const TOLD_MIN: usize = 2;
 /// Words that a summary without facts needs at most, and words that were said for each.
 const WORDS_MAX: usize = 3;
 const SAID_PER_WORD: usize = 4;
@@ -152,10 +156,17 @@ fn forgets(own: &Facts, earlier: &Facts) -> bool {
     earlier.words.intersection(&own.words).count() * EARLIER_PER_WORD < earlier.words.len()
 }
 
-/// True if a text has too few of the facts that were said, and too few of the words, or many that were not.
+/// True if a text has none of the facts that the user told, or too few of the facts that were said, and too few of the
+/// words, or many that were not.
 fn says_nothing(own: &Facts, earlier: Facts, replaced: &Replaced<'_>) -> bool {
     let mut said = earlier;
-    replaced.messages.iter().for_each(|message| said.add(&text_of(message)));
+    let (users, others): (Vec<&Value>, Vec<&Value>) =
+        replaced.messages.iter().partition(|message| message["role"] == "user");
+    users.into_iter().for_each(|message| said.add(&text_of(message)));
+    if said.facts.len() >= TOLD_MIN && said.facts.is_disjoint(&own.words) {
+        return true;
+    }
+    others.into_iter().for_each(|message| said.add(&text_of(message)));
     let facts = said.facts.intersection(&own.words).count();
     let words = said.words.intersection(&own.words).count();
     let facts_min = (said.facts.len() / SAID_PER_FACT).clamp(1, FACTS_MAX);
@@ -167,7 +178,7 @@ fn says_nothing(own: &Facts, earlier: Facts, replaced: &Replaced<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -226,7 +237,6 @@ mod tests {
                 "- The user has a dog, Bolt (3).\n- Works in Oslo, locker 4711.\n- The boat is Seagull.",
                 &english,
             ),
-            ("The user complained of a late bus and had noodles for lunch.", &english),
             (
                 "The user's dog is called Bolt. The user's boat is called Seagull. The user's locker is 4711.",
                 &english,
@@ -275,6 +285,8 @@ mod tests {
             ),
             ("I'm happy to help you with anything, just let me know!", &english, Flaw::SaysNothing),
             ("Facts: none", &english, Flaw::SaysNothing),
+            // Words of the conversation, and none of the four names and numbers that the user told.
+            ("The user complained of a late bus and had noodles for lunch.", &english, Flaw::SaysNothing),
             (invented, &english, Flaw::SaysNothing),
             ("Es war ein schönes Gespräch über dies und jenes.", &german, Flaw::SaysNothing),
             ("今天天气很好，我们一起去公园玩吧。", &chinese, Flaw::SaysNothing),
