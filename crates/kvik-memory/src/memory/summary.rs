@@ -12,7 +12,7 @@ use crate::context::{
     chain::text_of,
     lighten::{Lighten, lighten},
     segments::exchanges,
-    summaries::{Extraction, Flaw, Replaced, SummaryDraft, extract, judge},
+    summaries::{Extraction, Flaw, Replaced, SummaryDraft, complete, extract, judge},
 };
 use kvik_cache::Token;
 use kvik_engine::api::{Pace, PinnedPrompt, Report, Request, Sampling};
@@ -203,7 +203,10 @@ impl<H: Host> Making<H> {
         let judged = self.apart(move |memory, rebuild, _| {
             let draft = SummaryDraft { text: &text, tokens, tokens_max: rebuild.summary_max };
             let replaced = piece.as_ref().map_or_else(|| rebuild.replaced(), |piece| piece.replaced());
-            Ok(judge(&draft, &replaced).map(str::to_owned).inspect_err(|&flaw| {
+            let complete = |text: &str| {
+                extraction(memory, rebuild, replaced.messages, |how| complete(text, &replaced, how))
+            };
+            Ok(judge(&draft, &replaced).map(complete).inspect_err(|&flaw| {
                 memory.observer.refused(flaw);
                 tracing::debug!("a summary of {tokens} tokens is not used: {}", flaw.name());
             }))
@@ -311,16 +314,25 @@ fn asked_apart<E>(rebuild: &Rebuild<E>, piece: &Piece, kind: SummaryKind) -> Res
 
 /// Sentences that stand for a piece.
 fn extracted<H: Host>(memory: &Memory<H>, rebuild: &Rebuild<H::Error>, piece: &Piece) -> String {
+    extraction(memory, rebuild, &piece.messages, |how| extract(&piece.replaced(), how))
+}
+
+/// Calls `take` with the parameters of sentences that are taken from these messages.
+fn extraction<H: Host>(
+    memory: &Memory<H>,
+    rebuild: &Rebuild<H::Error>,
+    messages: &[Value],
+    take: impl FnOnce(&Extraction<'_>) -> String,
+) -> String {
     let recent = rebuild.history.behind(rebuild.covers).unwrap_or_default();
     let question = recent.iter().rev().find(|message| message["role"] == "user");
-    let words = rebuild.wording.asking(&piece.messages);
-    let how = Extraction {
+    let words = rebuild.wording.asking(messages);
+    take(&Extraction {
         question: &question.map(text_of).unwrap_or_default(),
         tokens_max: rebuild.summary_max,
         measure: &|text| memory.measure.text(text),
         speaker: &|message| words.speaker(message).unwrap_or_default().to_owned(),
-    };
-    extract(&piece.replaced(), &how)
+    })
 }
 
 /// The dropped messages, in pieces that fit the context.

@@ -25,7 +25,8 @@ const MIDDLE_PARTS: usize = 4;
 const FACT: f32 = 2.0;
 const ASKED: f32 = 2.0;
 
-/// Parameters of [`extract`] besides the text.
+/// Parameters of [`extract`] and [`complete`](super::complete) besides the text.
+#[derive(Clone, Copy)]
 pub struct Extraction<'a> {
     /// The latest question, which is not in the extracted messages.
     pub question: &'a str,
@@ -53,15 +54,21 @@ pub fn extract(replaced: &Replaced<'_>, how: &Extraction<'_>) -> String {
 }
 
 /// A sentence behind its speaker.
-struct Line {
+pub(super) struct Line {
     text: String,
     /// Bytes of the speaker.
     speaker: usize,
-    tokens: usize,
-    score: f32,
+    pub(super) tokens: usize,
+    pub(super) score: f32,
 }
 
 impl Line {
+    pub(super) fn new(text: String, speaker: usize, how: &Extraction<'_>) -> Line {
+        // The line break is a token at most.
+        let tokens = (how.measure)(&text) + 1;
+        Line { text, speaker, tokens, score: 0.0 }
+    }
+
     fn sentence(&self) -> &str {
         &self.text[self.speaker..]
     }
@@ -72,10 +79,7 @@ fn lines(replaced: &Replaced<'_>, how: &Extraction<'_>) -> (Vec<Line>, usize) {
     let (mut lines, mut seen) = (Vec::new(), HashSet::new());
     let mut add = |text: &str, speaker: &str| {
         for sentence in sentences(text).filter(|sentence| seen.insert(key(sentence))) {
-            let text = format!("{speaker}{sentence}");
-            // The line break is a token at most.
-            let tokens = (how.measure)(&text) + 1;
-            lines.push(Line { text, speaker: speaker.len(), tokens, score: 0.0 });
+            lines.push(Line::new(format!("{speaker}{sentence}"), speaker.len(), how));
         }
         lines.len()
     };
@@ -88,7 +92,7 @@ fn lines(replaced: &Replaced<'_>, how: &Extraction<'_>) -> (Vec<Line>, usize) {
 
 /// Scores each sentence by its words: those that few sentences have, facts, and those of the question. A sentence
 /// without such words has 0.
-fn score(lines: &mut [Line], question: &str) {
+pub(super) fn score(lines: &mut [Line], question: &str) {
     let asked = Facts::of(question).words;
     let said: Vec<Facts> = lines.iter().map(|line| Facts::of(line.sentence())).collect();
     let facts: HashSet<&String> = said.iter().flat_map(|line| &line.facts).collect();
@@ -131,7 +135,7 @@ fn choose(lines: &[Line], part: Range<usize>, tokens_max: usize, chosen: &mut BT
 }
 
 /// The chosen lines as one text, without the worst of them if they are longer together than one by one.
-fn fitting(lines: &[Line], mut chosen: BTreeSet<usize>, how: &Extraction<'_>) -> String {
+pub(super) fn fitting(lines: &[Line], mut chosen: BTreeSet<usize>, how: &Extraction<'_>) -> String {
     loop {
         let texts: Vec<&str> = chosen.iter().map(|&at| &lines[at].text[..]).collect();
         let text = texts.join("\n");

@@ -3,10 +3,12 @@
 //!
 //! ```text
 //! text of the model --judge--> used, or a flaw: asked again         messages --extract--> sentences of theirs
+//!                         '--complete--> with what it lacks of what the user told
 //! ```
 //!
-//! Both compare by facts, which need no model: names, numbers, quoted words.
+//! All compare by facts, which need no model: names, numbers, quoted words.
 
+mod complete;
 mod extract;
 mod facts;
 mod judge;
@@ -15,6 +17,7 @@ mod sentences;
 
 use serde_json::Value;
 
+pub use complete::complete;
 pub use extract::{Extraction, extract};
 pub use judge::{Flaw, SummaryDraft, judge};
 

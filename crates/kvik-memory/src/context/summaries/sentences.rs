@@ -1,5 +1,7 @@
 //! Sentences of a text.
 
+use std::collections::HashSet;
+
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::context::quotes::words::words;
@@ -42,6 +44,24 @@ pub(super) fn key(sentence: &str) -> String {
     key
 }
 
+/// A text with each of its sentences once, where it stands first.
+pub(super) fn once(text: &str) -> String {
+    let mut seen = HashSet::new();
+    let mut is_new = |sentence: &&str| {
+        let key = key(sentence);
+        key.is_empty() || seen.insert(key)
+    };
+    let mut kept: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let new: String = line.split_sentence_bounds().filter(&mut is_new).collect();
+        // Of a line that was repeated as a whole, its mark is left at most.
+        if new.contains(char::is_alphanumeric) || !line.contains(char::is_alphanumeric) {
+            kept.push(new.trim_end().to_owned());
+        }
+    }
+    kept.join("\n")
+}
+
 /// The beginning of a text that was cut off, up to the end of its last whole sentence, clause or line; empty if there
 /// is none.
 pub(super) fn whole(text: &str) -> &str {
@@ -72,6 +92,15 @@ mod tests {
         assert_eq!(found("Facts: dog = Bolt; home = Oslo"), ["Facts: dog = Bolt;", "home = Oslo"]);
         assert_eq!(found("我的狗叫闪电。我住在北京。"), ["我的狗叫闪电。", "我住在北京。"]);
         assert_eq!((found("\n - \n1. \n?!"), found("4711")), (vec![], vec!["4711".to_owned()]));
+    }
+
+    #[test]
+    fn a_sentence_that_is_repeated_stands_once() {
+        let text =
+            "My dog is Bolt. I like tea. My dog is Bolt!\n- My dog is BOLT.\n\n- Tea: 4711\n- Tea: 4711";
+        assert_eq!(once(text), "My dog is Bolt. I like tea.\n\n- Tea: 4711");
+        assert_eq!(once("Yes. Yes."), "Yes.");
+        assert_eq!(once("  a\nb "), "  a\nb");
     }
 
     #[test]
