@@ -314,7 +314,8 @@ fn asked_apart<E>(rebuild: &Rebuild<E>, piece: &Piece, kind: SummaryKind) -> Res
 
 /// Sentences that stand for a piece.
 fn extracted<H: Host>(memory: &Memory<H>, rebuild: &Rebuild<H::Error>, piece: &Piece) -> String {
-    extraction(memory, rebuild, &piece.messages, |how| extract(&piece.replaced(), how))
+    let replaced = piece.replaced();
+    extraction(memory, rebuild, &piece.messages, |how| complete(&extract(&replaced, how), &replaced, how))
 }
 
 /// Calls `take` with the parameters of sentences that are taken from these messages.
