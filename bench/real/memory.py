@@ -12,6 +12,7 @@ with quotes, by the summary alone (a server on a copy of the state, `--memory-qu
 exchanges, and with all that was said, where the model's context holds it. Answers are greedy.
 """
 import argparse
+import json
 import pathlib
 import re
 import shutil
@@ -54,6 +55,8 @@ TURNS_MAX = 80
 # What a client without memory sends at most, of the context.
 TRUNCATED_SHARE = 0.75
 WORKED_SECONDS = 60
+# All that was said is read at once, on a machine that may have other work.
+PREFILL_SECONDS = 1800
 
 
 def small_talk(number):
@@ -121,6 +124,7 @@ class Bench:
                         history += [user(said), assistant(answer["choices"][0]["message"]["content"])]
                         turn += 1
                     table[distance] = {"with quotes": right(server, history)}
+                    print(f"after {distance} turns: {table[distance]}", file=sys.stderr, flush=True)
                     rest(server)
                     other = pathlib.Path(folder, f"state-{distance}")
                     shutil.copytree(state, other, ignore=shutil.ignore_patterns("*.sock", "*.lock"))
@@ -140,6 +144,7 @@ class Bench:
         found = {}
         with self.serve(state, "--memory-quotes", "0") as server:
             found["summary alone"] = right(server, history)
+            print(f"without quotes: {found}", file=sys.stderr, flush=True)
         with self.serve(state / "none", context=self.args.context) as server:
             found["oldest dropped"] = right(server, truncated(history, self.args.context * TRUNCATED_SHARE))
         with self.serve(state / "whole", context=self.args.whole) as server:
@@ -169,7 +174,8 @@ def answered(response):
 
 
 def ask(server, messages, tokens):
-    return answered(server.post("/v1/chat/completions", {"messages": messages, "max_tokens": tokens, "temperature": 0}))
+    body = json.dumps({"messages": messages, "max_tokens": tokens, "temperature": 0}).encode()
+    return answered(server.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"}, timeout=PREFILL_SECONDS))
 
 
 def right(server, history):
