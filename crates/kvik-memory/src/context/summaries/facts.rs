@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::language::FUNCTION_WORDS;
-use super::sentences::sentences;
+use super::sentences::{NUMBER_DIGITS, sentences};
 use crate::context::quotes::words::{is_unspaced, words};
 
 /// Further words that say nothing of a conversation: of grammar, of politeness, and those with which any summary can
@@ -74,6 +74,13 @@ impl Facts {
             sentence.unicode_words().skip(1).filter(is_name).for_each(|name| self.add_facts(name));
         }
         quoted(text).for_each(|quote| self.add_facts(quote));
+    }
+
+    /// The facts that somebody tells to have them known: no short numbers, which are of days, buses and ages.
+    pub(super) fn told(&self) -> impl Iterator<Item = &String> {
+        let is_short =
+            |fact: &str| fact.len() < NUMBER_DIGITS && fact.bytes().all(|byte| byte.is_ascii_digit());
+        self.facts.iter().filter(move |fact| !is_short(fact))
     }
 
     fn add_facts(&mut self, text: &str) {

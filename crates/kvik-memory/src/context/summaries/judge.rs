@@ -163,7 +163,7 @@ fn says_nothing(own: &Facts, earlier: Facts, replaced: &Replaced<'_>) -> bool {
     let (users, others): (Vec<&Value>, Vec<&Value>) =
         replaced.messages.iter().partition(|message| message["role"] == "user");
     users.into_iter().for_each(|message| said.add(&text_of(message)));
-    if said.facts.len() >= TOLD_MIN && said.facts.is_disjoint(&own.words) {
+    if said.told().count() >= TOLD_MIN && !said.told().any(|fact| own.words.contains(fact)) {
         return true;
     }
     others.into_iter().for_each(|message| said.add(&text_of(message)));

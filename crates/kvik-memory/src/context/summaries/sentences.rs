@@ -9,7 +9,7 @@ use crate::context::quotes::words::words;
 /// Marks of the items of a list.
 const BULLETS: [char; 5] = ['-', '*', '•', '·', '–'];
 /// Digits of a number that is no mark of an item.
-const NUMBER_DIGITS: usize = 3;
+pub(super) const NUMBER_DIGITS: usize = 3;
 
 /// The sentences of a text, in order: parts of its lines, up to the end of a sentence (UAX 29) or of a clause, without
 /// the marks of lists. A part without letters is none, unless it is a longer number.
