@@ -13,7 +13,6 @@ export const POLICIES = [
   { name: "expected", text: "what queries to come will attend to" },
   { name: "kvzip", text: "what is needed to repeat the prompt" },
   { name: "gated", text: "what trained gates expect to be needed" },
-  { name: "kvcrush", text: "high scores, and representatives of the rest" },
   { name: "r-kv", text: "attended to, less what other keys say as well" },
   { name: "sinks", text: "the first positions and the latest" },
   { name: "sample", text: "an evenly thinned middle" },

@@ -6,7 +6,6 @@ mod gated;
 mod h2o;
 mod keydiff;
 mod knorm;
-mod kvcrush;
 mod kvzip;
 mod random;
 mod rkv;
@@ -26,7 +25,6 @@ use std::str::FromStr;
 use super::error::RetentionError;
 pub use h2o::Counter;
 pub use knorm::NormOrder;
-pub use kvcrush::{Anchor, CrushBase};
 pub(super) use rules::{OptionValue, Options, Room, Rules, Scene};
 pub use snapkv::WindowRows;
 
@@ -102,7 +100,6 @@ policies! {
     Expected in expected: "expected";
     Kvzip in kvzip: "kvzip";
     Gated in gated: "gated";
-    Kvcrush in kvcrush: "kvcrush";
     Rkv in rkv: "r-kv";
 }
 
