@@ -15,6 +15,8 @@ use crate::context::chain::text_of;
 
 /// Bytes of a message that somebody says; longer ones are mostly pasted.
 const SAID_BYTES_MAX: usize = 600;
+/// Lines that are compared with each other at most: the last ones, of which far fewer have room.
+const LINES_MAX: usize = 512;
 /// Words with which somebody speaks of themselves.
 const OWN_WORDS: &str = "i i'm i've my mine we we're our ich mein meine meinen meinem meiner wir unser unsere je j'ai mon ma \
     mes nous yo mi mis tengo soy eu meu minha tenho io mio mia sono ho ik mijn";
@@ -58,6 +60,9 @@ fn told(
             found.retain(|(_, earlier, lacked)| !is_told_anew(earlier, lacked, &said));
             if lacking.is_empty() {
                 continue;
+            }
+            if found.len() == LINES_MAX {
+                found.remove(0);
             }
             found.push((Line::new(format!("{speaker}{sentence}"), speaker.len(), how), said, lacking));
         }
