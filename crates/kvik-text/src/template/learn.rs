@@ -97,7 +97,11 @@ impl Learned {
                 || wrote(json!([user(), asked, trial.result(), trial.answer()]), false, RESULT)
         };
         // Arguments that the template does not render stay as the request sent them.
-        let arguments = if calls { trial.expected.arguments } else { Arguments::TextOnly };
+        let arguments = match trial.expected.arguments {
+            _ if !calls => Arguments::TextOnly,
+            Arguments::Text(_) => Arguments::Text(form.as_ref().and_then(|form| form.spaces)),
+            other => other,
+        };
         Learned {
             offers,
             offers_in_system: wrote(
