@@ -58,8 +58,6 @@ pub enum ReasoningPlace {
     Anywhere,
 }
 
-pub use crate::json_spaces::JsonSpaces;
-
 /// The form of a call of one tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallForm {
@@ -67,8 +65,6 @@ pub struct CallForm {
     pub begin: String,
     /// The notation of the arguments.
     pub arguments: ArgumentsForm,
-    /// The white space of JSON; `None` leaves it to the model.
-    pub spaces: Option<JsonSpaces>,
     /// Schema of the arguments, or, if they are JSON, of a whole call with its name.
     pub schema: serde_json::Value,
     /// Text after the arguments.

@@ -13,7 +13,6 @@ pub mod constraint;
 pub mod files;
 pub mod forms;
 mod jinja;
-mod json_spaces;
 mod kinds;
 mod references;
 pub mod repetition;

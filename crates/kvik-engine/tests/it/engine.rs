@@ -103,7 +103,6 @@ fn calls_that_cannot_be_enforced_are_unconstrained_unless_they_are_forced() {
         let tools = vec![CallForm {
             begin: "<c>".into(),
             arguments: ArgumentsForm::Json,
-            spaces: None,
             schema,
             end: String::new(),
         }];

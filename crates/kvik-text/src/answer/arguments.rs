@@ -6,18 +6,14 @@ use super::form::{ArgumentsForm, ToolForm};
 
 impl ToolForm {
     /// Formats calls, given as names and arguments, as the model writes them. Arguments that are a string are
-    /// written verbatim if the form is JSON, apart from white space.
+    /// written verbatim if the form is JSON.
     pub fn write(&self, calls: &[(&str, Value)]) -> String {
         let calls: Vec<String> = calls.iter().map(|(name, arguments)| self.call(name, arguments)).collect();
         [&*self.opening, &calls.join(&self.separator), &self.closing].concat()
     }
 
     fn call(&self, name: &str, arguments: &Value) -> String {
-        let arguments = match (&self.arguments, self.spaces) {
-            (ArgumentsForm::Json, Some(spaces)) => spaces.write(&self.arguments.write(arguments)),
-            (form, _) => form.write(arguments),
-        };
-        [&*self.begin, name, &self.middle, &arguments, &self.end].concat()
+        [&*self.begin, name, &self.middle, &self.arguments.write(arguments), &self.end].concat()
     }
 }
 

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 pub use crate::forms::ArgumentsForm;
-use crate::forms::{CallForm, CallStart, Calls, JsonSpaces};
+use crate::forms::{CallForm, CallStart, Calls};
 
 /// Llama 3 and 4 may write these before a call that has no other tag.
 const PYTHON_TAGS: [&str; 2] = ["<|python_tag|>", "<|python_start|>"];
@@ -27,8 +27,6 @@ pub struct ToolForm {
     pub end: String,
     /// The form of the arguments.
     pub arguments: ArgumentsForm,
-    /// The white space of arguments that are JSON, if the template writes them on one line.
-    pub spaces: Option<JsonSpaces>,
     /// Whether one answer may hold several calls.
     pub several: bool,
     /// Whether the model generates text between name and arguments, such as an identifier of the call.
@@ -50,7 +48,6 @@ impl ToolForm {
             middle: middle.into(),
             end: end.into(),
             arguments: ArgumentsForm::Json,
-            spaces: None,
             several: false,
             loose: false,
         }
@@ -163,7 +160,6 @@ impl ToolForm {
         let tool = |(name, schema): &(String, Value)| CallForm {
             begin: format!("{}{name}{}", self.begin, self.middle),
             arguments: self.arguments.clone(),
-            spaces: self.spaces,
             schema: schema.clone(),
             end: self.end.clone(),
         };

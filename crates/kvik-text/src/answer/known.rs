@@ -1,7 +1,6 @@
 //! Forms of tool calls that are recognised by a text of the template; a new one is a row of [`KNOWN`].
 
 use super::form::{ArgumentsForm, ToolForm};
-use crate::forms::JsonSpaces;
 
 type Form = fn() -> ToolForm;
 
@@ -35,7 +34,6 @@ impl ToolForm {
         ToolForm {
             separator: "\n".into(),
             several: true,
-            spaces: Some(JsonSpaces::USUAL),
             ..ToolForm::named("<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>")
         }
     }

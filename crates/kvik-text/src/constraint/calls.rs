@@ -102,11 +102,7 @@ fn argument_rules(calls: &Calls, controls: &ControlTokens) -> Result<String, Str
         match (&form.arguments, &schemas[..]) {
             // Writing to a string cannot fail.
             (ArgumentsForm::Json, _) => {
-                let _ = writeln!(
-                    rules,
-                    "{name}: {}",
-                    json_rule(&checked_schema(&any_of(schemas))?, form.spaces)?
-                );
+                let _ = writeln!(rules, "{name}: {}", json_rule(&checked_schema(&any_of(schemas))?)?);
             }
             (arguments, [schema, ..]) => {
                 rules.push_str(&notations::rules(&name, arguments, schema, controls)?)
@@ -148,7 +144,7 @@ mod tests {
 
     use super::super::tests::{CONTROL, accepted_tokens, accepts};
     use super::*;
-    use crate::forms::{Constraint, JsonSpaces, ReasoningPlace, ReasoningTexts};
+    use crate::forms::{Constraint, ReasoningPlace, ReasoningTexts};
 
     fn arguments() -> Value {
         json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"],
@@ -165,7 +161,6 @@ mod tests {
         let form = |name| CallForm {
             begin: "<tool_call>\n".into(),
             arguments: ArgumentsForm::Json,
-            spaces: None,
             schema: whole(name),
             end: "\n</tool_call>".into(),
         };
@@ -185,7 +180,6 @@ mod tests {
         let form = |name: &str| CallForm {
             begin: format!("{name}("),
             arguments: ArgumentsForm::Json,
-            spaces: None,
             schema: arguments(),
             end: ")".into(),
         };
@@ -223,38 +217,6 @@ mod tests {
     }
 
     #[test]
-    fn arguments_have_the_spaces_of_the_form() {
-        // The second schema is one that only llguidance can translate.
-        let numbers = json!({"type": "object", "properties": {"x": {"type": "integer"}, "y": {}}, "required": ["x", "y"]});
-        let mut odd = numbers.clone();
-        odd["patternProperties"] = json!({"^z\\b": true});
-        for schema in [numbers, odd] {
-            let written = [
-                "{\"x\": 1, \"y\": [1, {}]}",
-                "{\"x\":1,\"y\":[1,{}]}",
-                "{\"x\": 1,\"y\": [1,{}]}",
-                "{ \"x\":1, \"y\":[1, {}]}",
-            ];
-            for (spaces, expect) in [
-                (None, [true, true, true, true]),
-                (Some(JsonSpaces { comma: true, colon: true }), [true, false, false, false]),
-                (Some(JsonSpaces { comma: false, colon: false }), [false, true, false, false]),
-                (Some(JsonSpaces { comma: false, colon: true }), [false, false, true, false]),
-            ] {
-                let Constraint::Calls(mut calls) = listed(CallStart::Forced { after: None }) else {
-                    unreachable!()
-                };
-                for tool in &mut calls.tools {
-                    (tool.spaces, tool.schema) = (spaces, schema.clone());
-                }
-                let calls = Constraint::Calls(calls);
-                let found = written.map(|arguments| accepts(&calls, &format!("CALLS[f({arguments})]")));
-                assert_eq!(found, expect, "{spaces:?} {schema}");
-            }
-        }
-    }
-
-    #[test]
     fn reasoning_may_precede_a_forced_call() {
         let start = || CallStart::Forced { after: Some("</think>".into()) };
         assert!(accepts(&tagged(start(), 1), &format!("well, <f> or <g>?</think>{F}")));
@@ -283,13 +245,8 @@ mod tests {
     #[test]
     fn a_call_at_the_start_counts_only_there_and_with_a_tools_name() {
         let schema = arguments();
-        let form = CallForm {
-            begin: String::new(),
-            arguments: ArgumentsForm::Json,
-            spaces: None,
-            schema,
-            end: String::new(),
-        };
+        let form =
+            CallForm { begin: String::new(), arguments: ArgumentsForm::Json, schema, end: String::new() };
         let calls = |tools: Vec<CallForm>| {
             Constraint::Calls(Calls {
                 start: CallStart::LazyAtStart,
@@ -386,7 +343,6 @@ mod tests {
         let form = CallForm {
             begin: "f(".into(),
             arguments: ArgumentsForm::Json,
-            spaces: None,
             schema: arguments(),
             end: ")".into(),
         };

@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use super::stream::{TokenKind, Vocabulary};
-use crate::forms::{Constraint, ConstraintError, JsonSpaces};
+use crate::forms::{Constraint, ConstraintError};
 use guide::{CompiledGrammar, first_lines};
 use schema::{Strictness, normalise};
 use watch::Watch;
@@ -152,25 +152,25 @@ fn checked_schema(schema: &Value) -> Result<Value, String> {
 /// The grammar of a normalised schema. llguidance compiles the schema itself if the schema sets options for it,
 /// or needs features that our grammar lacks.
 fn json_grammar(normal: &Value) -> Result<TopLevelGrammar, String> {
-    match own_grammar(normal, None)? {
+    match own_grammar(normal)? {
         Some(lark) => Ok(TopLevelGrammar::from_lark(lark)),
-        None => Ok(TopLevelGrammar::from_json_schema(with_white_space(normal.clone(), None))),
+        None => Ok(TopLevelGrammar::from_json_schema(with_white_space(normal.clone()))),
     }
 }
 
-/// [`json_grammar`] as the body of a rule, with this white space.
-fn json_rule(normal: &Value, spaces: Option<JsonSpaces>) -> Result<String, String> {
-    Ok(match own_grammar(normal, spaces)? {
+/// [`json_grammar`] as the body of a rule.
+fn json_rule(normal: &Value) -> Result<String, String> {
+    Ok(match own_grammar(normal)? {
         Some(lark) => format!("%lark {{\n{lark}}}"),
-        None => format!("%json {}", with_white_space(normal.clone(), spaces)),
+        None => format!("%json {}", with_white_space(normal.clone())),
     })
 }
 
-fn own_grammar(normal: &Value, spaces: Option<JsonSpaces>) -> Result<Option<String>, String> {
+fn own_grammar(normal: &Value) -> Result<Option<String>, String> {
     if normal.get("x-guidance").is_some() {
         return Ok(None);
     }
-    let lark = json::grammar(normal, spaces)?;
+    let lark = json::grammar(normal)?;
     if let Some(lark) = &lark {
         limits::check_generated(lark.len())?;
     }
@@ -178,18 +178,12 @@ fn own_grammar(normal: &Value, spaces: Option<JsonSpaces>) -> Result<Option<Stri
 }
 
 /// Limits the white space between parts of the JSON, unless the schema sets its own.
-fn with_white_space(mut schema: Value, spaces: Option<JsonSpaces>) -> Value {
-    let white_space = match spaces {
-        Some(spaces) => json!({
-            "whitespace_flexible": false, "item_separator": spaces.comma(), "key_separator": spaces.colon(),
-        }),
-        None => json!({ "whitespace_pattern": JSON_WHITE_SPACE }),
-    };
+fn with_white_space(mut schema: Value) -> Value {
     if schema == Value::Bool(true) {
         schema = json!({});
     }
     if let Some(schema) = schema.as_object_mut() {
-        schema.entry("x-guidance").or_insert(white_space);
+        schema.entry("x-guidance").or_insert(json!({ "whitespace_pattern": JSON_WHITE_SPACE }));
     }
     schema
 }

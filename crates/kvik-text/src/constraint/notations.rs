@@ -153,7 +153,7 @@ impl Grammar<'_> {
             fields.insert("$defs".to_owned(), definitions.clone());
         }
         let name = format!("{rule}_json");
-        self.rule(&name, &json_rule(&schema, None)?);
+        self.rule(&name, &json_rule(&schema)?);
         Ok(name)
     }
 
@@ -222,7 +222,7 @@ mod tests {
         }, "$defs": {"pair": {"type": "array", "items": {"type": "boolean"}}}});
         Constraint::Calls(Calls {
             start: CallStart::Forced { after: None },
-            tools: vec![CallForm { begin: begin.into(), arguments, spaces: None, schema, end: end.into() }],
+            tools: vec![CallForm { begin: begin.into(), arguments, schema, end: end.into() }],
             opening: "[".into(),
             separator: ",".into(),
             closing: "]".into(),
@@ -267,13 +267,7 @@ mod tests {
                 "$defs": {"text": {"type": "string"}, "unit": {"enum": ["c", "f"]}}});
             let constraint = Constraint::Calls(Calls {
                 start: CallStart::Forced { after: None },
-                tools: vec![CallForm {
-                    begin: "f".into(),
-                    arguments: form.clone(),
-                    spaces: None,
-                    schema,
-                    end: "!".into(),
-                }],
+                tools: vec![CallForm { begin: "f".into(), arguments: form.clone(), schema, end: "!".into() }],
                 opening: String::new(),
                 separator: String::new(),
                 closing: String::new(),

@@ -9,7 +9,6 @@ use super::ids::CallIds;
 use super::messages::{Arguments, MessageFormat};
 use super::{ChatTemplate, RenderInput, TemplateError};
 use crate::answer::{AnswerDelta, AnswerParser, AnswerStart, ArgumentsForm, Offer, ToolForm};
-use crate::forms::JsonSpaces;
 
 /// A template's support for tools.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,11 +96,7 @@ impl Learned {
                 || wrote(json!([user(), asked, trial.result(), trial.answer()]), false, RESULT)
         };
         // Arguments that the template does not render stay as the request sent them.
-        let arguments = match trial.expected.arguments {
-            _ if !calls => Arguments::TextOnly,
-            Arguments::Text(_) => Arguments::Text(form.as_ref().and_then(|form| form.spaces)),
-            other => other,
-        };
+        let arguments = if calls { trial.expected.arguments } else { Arguments::TextOnly };
         Learned {
             offers,
             offers_in_system: wrote(
@@ -257,9 +252,6 @@ impl Trial<'_> {
         form.loose |=
             [&form.begin, &form.middle].iter().any(|part| self.ids.iter().any(|id| part.contains(id)));
         form.loose |= form.opening.len() > AROUND_MAX || form.closing.len() > AROUND_MAX;
-        // Text that the template takes as it is has the client's white space.
-        let is_written = call.parameters.is_none() && self.expected.arguments != Arguments::TextOnly;
-        form.spaces = JsonSpaces::of(&one[call.arguments..call.end]).filter(|_| is_written);
         if let Some(parameters) = call.parameters {
             form.arguments = parameters;
         }

@@ -6,14 +6,13 @@ use super::TemplateError;
 use super::ids::{self, CallIds};
 use super::unseen::{question_start, unseen};
 use crate::arguments::{complete_arguments, whole_surrogates};
-use crate::forms::JsonSpaces;
 
 /// The form in which a template expects the arguments of earlier tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arguments {
-    /// JSON text as the model wrote it, so that the prompt repeats exactly the generated tokens, whose keys and values
-    /// are in the cache: with the white space that it is made to write, and otherwise unchanged if possible.
-    Text(Option<JsonSpaces>),
+    /// JSON text as the model wrote it, unchanged if possible: the prompt then repeats exactly the generated
+    /// tokens, whose keys and values are in the cache.
+    Text,
     /// JSON text, even if the request sent an object: the template concatenates it with other texts.
     TextOnly,
     /// Parsed.
@@ -93,7 +92,7 @@ impl MessageFormat {
     /// Guesses the format from the template's source.
     pub(super) fn guess(source: &str) -> MessageFormat {
         let arguments = match source.contains("arguments is string") {
-            true => Arguments::Text(None),
+            true => Arguments::Text,
             false => Arguments::Object,
         };
         // Templates that do not check for none print the content, even if it is none.
@@ -255,10 +254,8 @@ fn told_text(field: &str, text: &str, arguments: Arguments) -> Result<Value, Tem
     let error = match serde_json::from_str::<Value>(text) {
         Ok(Value::Null) => return told_arguments(field, None, arguments),
         Ok(value) if arguments == Arguments::Object => return Ok(value),
-        Ok(_) => {
-            let Arguments::Text(Some(spaces)) = arguments else { return Ok(text.into()) };
-            return Ok(spaces.write(text).into());
-        }
+        // Unchanged, so that the prompt repeats what the model wrote.
+        Ok(_) => return Ok(text.into()),
         Err(error) => error,
     };
     if text.trim().is_empty() {
@@ -267,7 +264,7 @@ fn told_text(field: &str, text: &str, arguments: Arguments) -> Result<Value, Tem
     match complete_arguments(text).filter(|_| error.is_eof()) {
         Some(complete) => told_text(field, &complete, arguments),
         // The template writes it verbatim.
-        None if matches!(arguments, Arguments::Text(_)) => Ok(text.into()),
+        None if arguments == Arguments::Text => Ok(text.into()),
         // It has to be JSON: the model should read only text that it could have written.
         None => Err(bad(format!("{field}.arguments"), &format!("not valid JSON: {error}"))),
     }

@@ -18,7 +18,6 @@ use std::time::SystemTime;
 use serde_json::Map;
 
 use super::answer::{ReasoningForm, ToolForm};
-use super::forms::JsonSpaces;
 use super::jinja::{Fault, Program, RenderLimits, Rendered, Variable};
 use super::tokenizer::Tokenizer;
 pub use unseen::{question_start, unseen};
@@ -181,12 +180,8 @@ impl ChatTemplate {
         if self.reasoning == ReasoningForm::Channels {
             return ToolForm::channels();
         }
-        let learned = self.learned();
-        let form = learned.form.clone().or_else(|| ToolForm::mentioned_in(&self.source));
-        let form = form.unwrap_or_else(ToolForm::tagged);
-        // Calls that the template does not render are written with these spaces.
-        let spaces = if learned.calls { form.spaces } else { Some(JsonSpaces::USUAL) };
-        ToolForm { spaces, ..form }
+        let learned = self.learned().form.clone();
+        learned.or_else(|| ToolForm::mentioned_in(&self.source)).unwrap_or_else(ToolForm::tagged)
     }
 
     fn learned(&self) -> &Learned {

@@ -84,7 +84,7 @@ fn calls_and_reasoning_are_written_in_the_form_of_the_family() {
         &[
             "<|system|><|tool|>[{\"name\":\"weather\",",
             "<|/tool|><|end|>",
-            "<|assistant|><|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}, {",
+            "<|assistant|><|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\":\"Oslo\"}}, {",
             "<|user|><tool_response>\nsun\n</tool_response>\n<tool_response>\nsnow",
         ],
     );

@@ -144,31 +144,6 @@ fn learned_forms_are_those_of_the_templates() {
     assert_eq!(template(&qwen).tool_form(), ToolForm::tagged());
 }
 
-/// Clients parse the arguments of a call and write them anew, each in its own way.
-#[test]
-fn a_call_that_comes_back_is_rendered_as_the_model_has_to_write_it() {
-    let plain = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}";
-    for (name, source) in TEMPLATES.into_iter().chain([("without tools", plain)]) {
-        let template = template(source);
-        let form = template.tool_form();
-        if form.arguments != ArgumentsForm::Json || form.spaces.is_none() {
-            assert!(["coder", "glm", "deepseek"].contains(&name), "{name}: {form:?}");
-            continue;
-        }
-        let text = |arguments: Json| {
-            let function = json!({"name": "weather", "arguments": arguments});
-            let call = json!({"id": "abcdefghi", "type": "function", "function": function});
-            rendered(&template, json!({"role": "assistant", "content": "", "tool_calls": [call]}))
-        };
-        let object = json!({"city": "a, b: c", "days": 3});
-        let pretty = serde_json::to_string_pretty(&object).unwrap();
-        let texts = [json!(object.to_string()), json!(pretty), object].map(text);
-        let spaces = form.spaces.unwrap();
-        let expect = format!("\"city\"{}\"a, b: c\"{}\"days\"", spaces.colon(), spaces.comma());
-        assert!(texts.iter().all(|text| *text == texts[0] && text.contains(&expect)), "{name}: {texts:?}");
-    }
-}
-
 #[test]
 fn a_constraint_has_the_form_of_the_template() {
     use crate::forms::{CallStart, Calls};

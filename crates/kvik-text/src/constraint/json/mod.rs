@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use super::literals::quoted;
 use super::schema::{format_pattern, pattern_matches};
 use super::{JSON_WHITE_SPACE, with_white_space};
-use crate::forms::JsonSpaces;
 
 type Fields = serde_json::Map<String, Value>;
 type Result<T> = std::result::Result<T, Unreadable>;
@@ -28,12 +27,8 @@ const UNBOUNDED: usize = 1 << 30;
 /// The error for a schema that only llguidance can translate.
 struct Unreadable;
 
-/// The grammar of a normalised schema, with the rule `start`; `None` if only llguidance can translate it. The white space
-/// is that of `spaces`, or else the model's choice.
-pub(super) fn grammar(
-    schema: &Value,
-    spaces: Option<JsonSpaces>,
-) -> std::result::Result<Option<String>, String> {
+/// The grammar of a normalised schema, with the rule `start`; `None` if only llguidance can translate it.
+pub(super) fn grammar(schema: &Value) -> std::result::Result<Option<String>, String> {
     let definitions = schema["$defs"].as_object().cloned().unwrap_or_default();
     let mut grammar = Grammar { rules: String::new(), known: HashMap::new(), terminals: Terminals::new() };
     let Ok(start) = grammar.node(schema) else { return Ok(None) };
@@ -43,13 +38,9 @@ pub(super) fn grammar(
     }
     grammar.define("start", &start.ok_or(EXCLUDED)?);
     grammar.common();
-    let white_space = match spaces {
-        Some(spaces) => format!("COMMA: {}\nCOLON: {}\n", quoted(spaces.comma()), quoted(spaces.colon())),
-        None => format!(
-            "%llguidance {{\"ignore_once\": true}}\n%ignore /{JSON_WHITE_SPACE}/\nCOMMA: \",\"\nCOLON: \":\"\n"
-        ),
-    };
-    Ok(Some([&*white_space, &grammar.rules, &grammar.terminals.rules].concat()))
+    let options = "%llguidance {\"ignore_once\": true}\n";
+    let ignored = format!("%ignore /{JSON_WHITE_SPACE}/\n");
+    Ok(Some([options, &ignored, &grammar.rules, &grammar.terminals.rules].concat()))
 }
 
 /// The rules so far.
@@ -116,9 +107,9 @@ impl Grammar {
         self.rules += "NUMBER: /-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/\n";
         self.rules += "WORD: \"true\" | \"false\"\n";
         self.rules += "any: \"null\" | WORD | NUMBER | STRING | any_array | any_object\n";
-        self.rules += "any_array: \"[\" (any (COMMA any)*)? \"]\"\n";
-        self.rules += "any_object: \"{\" (any_entry (COMMA any_entry)*)? \"}\"\n";
-        self.rules += "any_entry: STRING COLON any\n";
+        self.rules += "any_array: \"[\" (any (\",\" any)*)? \"]\"\n";
+        self.rules += "any_object: \"{\" (any_entry (\",\" any_entry)*)? \"}\"\n";
+        self.rules += "any_entry: STRING \":\" any\n";
     }
 
     /// A reference to the rule of a schema; `None` if it excludes every value.
@@ -183,12 +174,12 @@ impl Grammar {
             Value::String(text) => pattern::quoted(text, &mut self.terminals),
             Value::Array(items) => {
                 let items: Vec<String> = items.iter().map(|item| self.value(item)).collect();
-                self.rule(&format!("\"[\" {} \"]\"", items.join(" COMMA ")))
+                self.rule(&format!("\"[\" {} \"]\"", items.join(" \",\" ")))
             }
             Value::Object(entries) => {
                 let entries: Vec<String> =
                     entries.iter().map(|(name, value)| self.entry(name, value)).collect();
-                self.rule(&format!("\"{{\" {} \"}}\"", entries.join(" COMMA ")))
+                self.rule(&format!("\"{{\" {} \"}}\"", entries.join(" \",\" ")))
             }
             scalar => quoted(&scalar.to_string()),
         }
@@ -196,7 +187,7 @@ impl Grammar {
 
     fn entry(&mut self, name: &str, value: &Value) -> String {
         let name = pattern::quoted(name, &mut self.terminals);
-        format!("{name} COLON {}", self.value(value))
+        format!("{name} \":\" {}", self.value(value))
     }
 
     fn typed(&mut self, kind: &str, fields: &Fields) -> Result<Option<String>> {
@@ -223,7 +214,7 @@ impl Grammar {
     }
 
     fn of_llguidance(&mut self, schema: Fields) -> String {
-        self.rule(&format!("%json {}", with_white_space(Value::Object(schema), None)))
+        self.rule(&format!("%json {}", with_white_space(Value::Object(schema))))
     }
 
     fn string(&mut self, fields: &Fields) -> String {
@@ -297,9 +288,9 @@ impl Grammar {
         for (part, is_required) in parts.iter().rev() {
             let with = self.rule(&format!("{part} {behind}"));
             let next = match (is_required, is_array) {
-                (true, _) => format!("COMMA {with}"),
-                (false, true) => format!("(COMMA {with})?"),
-                (false, false) => self.rule(&format!("(COMMA {part})? {behind}")),
+                (true, _) => format!("\",\" {with}"),
+                (false, true) => format!("(\",\" {with})?"),
+                (false, false) => self.rule(&format!("(\",\" {part})? {behind}")),
             };
             first = match (is_required, is_array || first.is_empty()) {
                 (true, _) => with,
@@ -334,7 +325,7 @@ impl Grammar {
             let key = pattern::quoted(name, &mut self.terminals);
             match self.node(schema)? {
                 Some(value) => {
-                    let entry = format!("{key} COLON {value}");
+                    let entry = format!("{key} \":\" {value}");
                     // An optional entry is used in two rules.
                     let entry = if is_required { entry } else { self.rule(&entry) };
                     parts.push((entry, is_required));
@@ -367,14 +358,14 @@ impl Grammar {
             let names = taken.iter().filter(|(name, _)| pattern_matches(wanted, name) != Some(false));
             let body = but(&key, names.map(|(_, key)| key.as_str()).collect());
             if let Some(value) = self.node(schema)? {
-                entries.push(format!("{} COLON {value}", self.terminals.terminal(&body)));
+                entries.push(format!("{} \":\" {value}", self.terminals.terminal(&body)));
             }
             keys.push(key);
         }
         if let Some(value) = self.node(additional)? {
             let body = but("STRING", keys.iter().map(String::as_str).collect());
             let key = if keys.is_empty() { body } else { self.terminals.terminal(&body) };
-            entries.push(format!("{key} COLON {value}"));
+            entries.push(format!("{key} \":\" {value}"));
         }
         Ok(entries)
     }
@@ -439,8 +430,8 @@ fn repeated(part: &str, least: usize, most: usize) -> String {
     let least = least - 1;
     match most {
         1 => part.to_owned(),
-        UNBOUNDED.. => format!("{part} (COMMA {part}){{{least},}}"),
-        most => format!("{part} (COMMA {part}){{{least},{}}}", most - 1),
+        UNBOUNDED.. => format!("{part} (\",\" {part}){{{least},}}"),
+        most => format!("{part} (\",\" {part}){{{least},{}}}", most - 1),
     }
 }
 

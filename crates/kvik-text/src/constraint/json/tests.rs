@@ -117,13 +117,7 @@ fn arguments_of_calls_may_have_every_spelling() {
     ] {
         let constraint = Constraint::Calls(Calls {
             start: CallStart::Forced { after: None },
-            tools: vec![CallForm {
-                begin: "f".into(),
-                arguments,
-                spaces: None,
-                schema: schema.clone(),
-                end: "!".into(),
-            }],
+            tools: vec![CallForm { begin: "f".into(), arguments, schema: schema.clone(), end: "!".into() }],
             opening: String::new(),
             separator: String::new(),
             closing: String::new(),
