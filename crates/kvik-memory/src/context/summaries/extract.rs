@@ -25,7 +25,7 @@ const MIDDLE_PARTS: usize = 4;
 const FACT: f32 = 2.0;
 const ASKED: f32 = 2.0;
 
-/// Parameters of [`extract`] and [`complete`](super::complete) besides the text.
+/// Parameters of [`extract`] and [`complete`](super::complete()) besides the text.
 #[derive(Clone, Copy)]
 pub struct Extraction<'a> {
     /// The latest question, which is not in the extracted messages.
