@@ -122,15 +122,17 @@ impl Shelf {
     }
 
     /// The heads, after a comparison of this conversation with the store has ended or a time limit has
-    /// passed.
+    /// passed. The lock is kept from the moment of the check on, so that no other comparison begins between.
     fn not_comparing(&self, key: &ConversationKey) -> MutexGuard<'_, Heads> {
-        let is_comparing = |heads: &mut Heads| heads.comparing.contains(key);
-        if let Some(fleet) = self.fleet.as_ref().filter(|_| is_comparing(&mut self.heads())) {
-            fleet.aside(|| {
-                drop(self.compared.wait_timeout_while(self.heads(), COMPARED_WITHIN, is_comparing))
-            });
-        }
-        self.heads()
+        let heads = self.heads();
+        let Some(fleet) = self.fleet.as_ref().filter(|_| heads.comparing.contains(key)) else { return heads };
+        let mut waited = None;
+        fleet.aside(|| {
+            let is_comparing = |heads: &mut Heads| heads.comparing.contains(key);
+            let wait = self.compared.wait_timeout_while(heads, COMPARED_WITHIN, is_comparing);
+            waited = Some(wait.unwrap_or_else(PoisonError::into_inner).0);
+        });
+        waited.unwrap_or_else(|| self.heads())
     }
 
     /// Locks the heads. The lock must not be held while waiting for the records.

@@ -4,7 +4,7 @@ mod memory;
 mod model;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -143,7 +143,6 @@ fn nodes_that_write_and_read_at_once_see_whole_turns() {
             let text = format!("{name} {number}");
             while let Err(error) = node.say("trip", &text) {
                 assert!(matches!(error, ConversationError::Busy(_)), "{error}");
-                std::thread::yield_now();
             }
         }
     };
@@ -160,6 +159,30 @@ fn nodes_that_write_and_read_at_once_see_whole_turns() {
     });
     assert_eq!(one.texts("trip").unwrap(), two.texts("trip").unwrap());
     assert_eq!(reader.listed("a").len(), 1);
+}
+
+#[test]
+fn a_request_waits_for_a_comparison_whenever_it_begins() {
+    let (_, one, _) = nodes();
+    let id = one.say("trip", "1").unwrap();
+    let key = ConversationKey { tenant: "a".to_owned(), id };
+    let shelf = &one.store.shelf;
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::SeqCst) {
+                drop(shelf.compare(&key));
+            }
+        });
+        let busy = (0..50_000).filter(|_| {
+            let taken = shelf.take(&key, None, "trip");
+            shelf.heads().release(&key);
+            taken.is_err()
+        });
+        let busy = busy.count();
+        ended.store(true, Ordering::SeqCst);
+        assert_eq!(busy, 0);
+    });
 }
 
 #[test]
