@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::Replaced;
-use super::extract::{Extraction, Line, fitting, score};
+use super::extract::{Extraction, Line, best, fitting, score};
 use super::facts::Facts;
 use super::sentences::{key, once, sentences, whole};
 use crate::context::chain::text_of;
@@ -113,17 +113,13 @@ fn is_told_anew(earlier: &Facts, lacked: &BTreeSet<String>, said: &Facts) -> boo
 
 /// The best lines that fit so many tokens, each with something that no better one has.
 fn chosen(lines: &[Line], lacking: &[BTreeSet<String>], tokens_max: usize) -> BTreeSet<usize> {
-    let mut best: Vec<usize> = (0..lines.len()).collect();
-    best.sort_by(|&left, &right| lines[right].score.total_cmp(&lines[left].score));
-    let (mut chosen, mut told, mut spent) = (BTreeSet::new(), BTreeSet::new(), 0);
-    for at in best {
-        if spent + lines[at].tokens <= tokens_max && !lacking[at].is_subset(&told) {
-            spent += lines[at].tokens;
-            told.extend(lacking[at].iter().cloned());
-            chosen.insert(at);
-        }
-    }
-    chosen
+    let mut told = BTreeSet::new();
+    let tells_more = |at: usize| {
+        let before = told.len();
+        told.extend(&lacking[at]);
+        told.len() > before
+    };
+    best(lines, (0..lines.len()).collect(), tokens_max, tells_more).into_iter().collect()
 }
 
 /// The whole sentences at the beginning of a text that have so many tokens.

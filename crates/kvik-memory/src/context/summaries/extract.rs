@@ -122,16 +122,28 @@ fn parts(all: Range<usize>) -> Vec<(Range<usize>, usize)> {
 
 /// Chooses the best sentences of a part that fit so many tokens, and returns the tokens that they have.
 fn choose(lines: &[Line], part: Range<usize>, tokens_max: usize, chosen: &mut BTreeSet<usize>) -> usize {
-    let mut best: Vec<usize> = part.filter(|at| lines[*at].score > 0.0 && !chosen.contains(at)).collect();
-    best.sort_by(|&left, &right| lines[right].score.total_cmp(&lines[left].score));
-    let mut spent = 0;
-    for at in best {
-        if spent + lines[at].tokens <= tokens_max {
-            spent += lines[at].tokens;
-            chosen.insert(at);
-        }
-    }
+    let open = part.filter(|at| lines[*at].score > 0.0 && !chosen.contains(at)).collect();
+    let best = best(lines, open, tokens_max, |_| true);
+    let spent = best.iter().map(|&at| lines[at].tokens).sum();
+    chosen.extend(best);
     spent
+}
+
+/// The best of the lines with these indices that fit so many tokens, in the order of their scores. `is_of_use` is asked
+/// of each that fits beside those before it.
+pub(super) fn best(
+    lines: &[Line],
+    mut indices: Vec<usize>,
+    mut tokens_max: usize,
+    mut is_of_use: impl FnMut(usize) -> bool,
+) -> Vec<usize> {
+    indices.sort_by(|&left, &right| lines[right].score.total_cmp(&lines[left].score));
+    indices.retain(|&at| {
+        let is_chosen = lines[at].tokens <= tokens_max && is_of_use(at);
+        tokens_max -= if is_chosen { lines[at].tokens } else { 0 };
+        is_chosen
+    });
+    indices
 }
 
 /// The chosen lines as one text, without the worst of them if they are longer together than one by one.
