@@ -32,6 +32,14 @@ pub(super) struct TextForm {
     places: Vec<Option<u32>>,
 }
 
+/// The difference between a form and another text.
+struct Unlike {
+    /// Whether the text has others before each sentence of the form, and behind the last one.
+    is_added: Vec<bool>,
+    /// Whether the text lacks each sentence of the form.
+    is_lost: Vec<bool>,
+}
+
 /// The sentences of a text; `None` if they are too many to be compared.
 pub(super) fn sentences(text: &str) -> Option<Vec<&str>> {
     let sentences = alignment::sentences(text);
@@ -68,6 +76,14 @@ impl TextForm {
     /// The form that these sentences have too; `None` if less than half of either text is common. Places that become one
     /// keep the lowest number, and `number` gives one to each new place.
     pub(super) fn and_of(&self, other: &[&str], number: &mut dyn FnMut() -> u32) -> Option<TextForm> {
+        let unlike = self.unlike(other)?;
+        let kept = self.sentences.iter().zip(&unlike.is_lost).filter(|(_, lost)| !**lost);
+        let sentences = kept.map(|(sentence, _)| sentence.clone()).collect();
+        Some(TextForm { sentences, places: self.places_with(&unlike, number) })
+    }
+
+    /// The difference to these sentences; `None` if less than half of either text is common.
+    fn unlike(&self, other: &[&str]) -> Option<Unlike> {
         let (own_bytes, other_bytes) =
             (self.bytes(), other.iter().map(|sentence| sentence.len()).sum::<usize>());
         let (shortest, longest) = (own_bytes.min(other_bytes), own_bytes.max(other_bytes));
@@ -75,24 +91,25 @@ impl TextForm {
         if shortest * 2 < longest {
             return None;
         }
-        let mut changes = vec![false; self.places.len()];
-        let mut is_lost = vec![false; self.sentences.len()];
-        let own = self.sentences.iter().map(String::as_str).collect();
-        for [own, others] in alignment::unlike(&[own, other.to_vec()]) {
-            changes[own.start] |= !others.is_empty();
-            is_lost[own].fill(true);
+        let mut unlike =
+            Unlike { is_added: vec![false; self.places.len()], is_lost: vec![false; self.sentences.len()] };
+        let own: Vec<&str> = self.sentences.iter().map(String::as_str).collect();
+        let mut lost_bytes = 0;
+        for [lost, added] in alignment::unlike(&[own.clone(), other.to_vec()]) {
+            unlike.is_added[lost.start] |= !added.is_empty();
+            lost_bytes += own[lost.clone()].iter().map(|sentence| sentence.len()).sum::<usize>();
+            unlike.is_lost[lost].fill(true);
         }
-        let common =
-            || self.sentences.iter().zip(&is_lost).filter(|(_, lost)| !**lost).map(|(sentence, _)| sentence);
-        let bytes: usize = common().map(String::len).sum();
-        if bytes * 2 < longest {
-            return None;
-        }
+        ((own_bytes - lost_bytes) * 2 >= longest).then_some(unlike)
+    }
+
+    /// The places between the sentences that stay.
+    fn places_with(&self, unlike: &Unlike, number: &mut dyn FnMut() -> u32) -> Vec<Option<u32>> {
         let (mut places, mut place, mut is_new) = (Vec::new(), None, false);
         for (index, known) in self.places.iter().enumerate() {
             place = [place, *known].into_iter().flatten().min();
-            is_new |= changes[index];
-            match is_lost.get(index) {
+            is_new |= unlike.is_added[index];
+            match unlike.is_lost.get(index) {
                 Some(true) => is_new = true,
                 _ => {
                     places.push(place.take().or_else(|| is_new.then(&mut *number)));
@@ -100,7 +117,7 @@ impl TextForm {
                 }
             }
         }
-        Some(TextForm { sentences: common().cloned().collect(), places })
+        places
     }
 
     /// A text in this form; `None` if it is of another. The piece behind the last sentence stays where `is_last` says that
