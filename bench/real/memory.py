@@ -7,8 +7,8 @@
 Summaries: in each of ten conversations three facts are told among everyday questions, until there is a summary; the table has
 how it came about, what the judge refused before, and how many of the facts are in it.
 
-Recall: a conversation without pauses begins with ten facts, each acknowledged by a sentence of this script. So many turns later each is asked for, in a branch of its own:
-with quotes, by the summary alone (a server on a copy of the state, `--memory-quotes 0`), by a client that drops the oldest
+Recall: a conversation without pauses begins with ten facts, each acknowledged by a sentence of this script. So many turns later
+each is asked for, in a branch of its own: with quotes, by the summary alone (a server on a copy of the state, `--memory-quotes 0`), by a client that drops the oldest
 exchanges, and with all that was said, where the model's context holds it. Answers are greedy.
 """
 import argparse
@@ -16,6 +16,7 @@ import json
 import pathlib
 import re
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -108,36 +109,36 @@ class Bench:
         return None
 
     def recall(self):
-        distances = sorted(self.args.distances)
-        table, computed, first = {}, [], []
+        table, turns = {}, []
+        history = [message for told, _, _ in FACTS for message in (user(told), assistant(NOTED))]
         with tempfile.TemporaryDirectory() as folder:
             state = pathlib.Path(folder, "state")
             with self.serve(state) as server:
-                history, turn = [message for told, _, _ in FACTS for message in (user(told), assistant(NOTED))], 0
-                for distance in distances:
-                    while turn < distance:
-                        said = small_talk(turn)
-                        began = time.monotonic()
-                        answer = ask(server, [*history, user(said)], ANSWER_TOKENS)
-                        first.append((turn, time.monotonic() - began))
-                        computed.append(answer["usage"]["prompt_tokens"] - answer["usage"]["prompt_tokens_details"]["cached_tokens"])
-                        history += [user(said), assistant(answer["choices"][0]["message"]["content"])]
-                        turn += 1
-                    table[distance] = {"with quotes": right(server, history)}
-                    print(f"after {distance} turns: {table[distance]}", file=sys.stderr, flush=True)
+                for distance in sorted(self.args.distances):
+                    while len(turns) < distance:
+                        turns.append(self.turn(server, history, small_talk(len(turns))))
+                    found = {"with quotes": right(server, history)}
                     rest(server)
                     other = pathlib.Path(folder, f"state-{distance}")
                     shutil.copytree(state, other, ignore=shutil.ignore_patterns("*.sock", "*.lock"))
-                    table[distance] |= self.others(other, history)
+                    table[distance] = found | self.others(other, history)
                     print(f"after {distance} turns: {table[distance]}", file=sys.stderr, flush=True)
-        kinds = list(table[distances[0]])
-        print(f"\n| right of {len(FACTS)}, asked after | " + " | ".join(f"{distance} turns" for distance in distances) + " |")
-        print("| --- |" + " ---: |" * len(distances))
-        for kind in kinds:
-            print(f"| {kind} | " + " | ".join(str(table[distance][kind]) for distance in distances) + " |")
-        rest_of = sorted(seconds for _, seconds in first)
-        print(f"\n{len(first)} turns without a pause: {sum(computed) / len(computed):.0f} prompt tokens computed a turn, largest "
-              f"{max(computed)}; a turn took {rest_of[len(rest_of) // 2]:.2f} s (p50), {rest_of[len(rest_of) * 99 // 100]:.2f} s (p99).")
+        print(f"\n| right of {len(FACTS)}, asked after | " + " | ".join(f"{distance} turns" for distance in table) + " |")
+        print("| --- |" + " ---: |" * len(table))
+        for kind in table[min(table)]:
+            print(f"| {kind} | " + " | ".join(str(found[kind]) for found in table.values()) + " |")
+        computed, seconds = ([turn[at] for turn in turns] for at in range(2))
+        took = sorted(seconds)
+        print(f"\n{len(turns)} turns without a pause: {statistics.fmean(computed):.0f} prompt tokens computed a turn, largest "
+              f"{max(computed)}; a turn took {took[len(took) // 2]:.2f} s (p50), {took[len(took) * 99 // 100]:.2f} s (p99).")
+
+    def turn(self, server, history, said):
+        """Goes on with a conversation; the prompt's tokens that were computed, and the seconds."""
+        began = time.monotonic()
+        answer = ask(server, [*history, user(said)], ANSWER_TOKENS)
+        history += [user(said), assistant(answer["choices"][0]["message"]["content"])]
+        usage = answer["usage"]
+        return usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"], time.monotonic() - began
 
     def others(self, state, history):
         """The same questions without quotes, without memory, and with everything."""
