@@ -15,7 +15,7 @@ use super::jobs::Jobs;
 use super::kept_prefix::share_kept;
 use super::prefixes::Prefixes;
 use super::sequence::{Sequence, Sharing};
-use super::tiers::{release_disk_blocks, release_ended};
+use super::tiers::{release_ended, release_unneeded};
 use crate::config::EngineConfig;
 use crate::retain::Ragged;
 
@@ -156,7 +156,7 @@ fn make_room_for(
         return Progress::More;
     }
     set_stage(sequence, Stage::Room(decision));
-    if !make_way(jobs, prefixes) && !release_disk_blocks(jobs, prefixes) {
+    if !make_way(jobs, prefixes) && !release_unneeded(jobs, prefixes) {
         let sequence = jobs.running.find_mut(id).expect("no sequence made way");
         if withdraw_point(sequence) {
             return Progress::Over;

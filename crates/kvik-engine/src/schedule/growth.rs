@@ -8,7 +8,7 @@ use super::prefixes::Prefixes;
 use super::ram::{PrivateCopy, Ram};
 use super::running::Fork;
 use super::sequence::{Sequence, Sharing};
-use super::tiers::{end_background_loads, release_disk_blocks};
+use super::tiers::{end_background_loads, release_unneeded};
 use crate::retain::{Held, Ragged};
 
 /// Adds `blocks` to `storage`, which lacked them for its first `tokens` tokens.
@@ -113,7 +113,7 @@ pub(super) fn grow(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn Ru
         match reserve(&mut jobs.running[index], &mut prefixes.ram.cache, runner) {
             Ok(()) => index += 1,
             Err(_) if make_way(jobs, prefixes) => {}
-            Err(_) if release_disk_blocks(jobs, prefixes) => {}
+            Err(_) if release_unneeded(jobs, prefixes) => {}
             Err(_) if jobs.running.len() == 1 => {
                 jobs.fail(job, prefixes.ram.over_budget(tokens), &mut prefixes.ram.cache);
             }

@@ -110,9 +110,9 @@ impl Prefixes {
     }
 
     /// Drops the namespaces derived from prompts that are no longer public, once they are unused: no sequence has blocks
-    /// there, and no waiting one `awaits` them.
-    pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool) {
-        self.tenants.drop_retired(awaits, &mut self.ram.cache);
+    /// there, and no waiting one `awaits` them. Returns whether any was dropped.
+    pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool) -> bool {
+        self.tenants.drop_retired(awaits, &mut self.ram.cache)
     }
 
     /// Releases the draft model's sequences for which `runs` is false.

@@ -13,8 +13,9 @@ use super::ram::Ram;
 use super::reuse::known;
 use super::running::Running;
 use super::sequence::Sequence;
+use super::tiers::release_unneeded;
 
-/// When memory is about to run short although the background has made way, compresses the sequence that releases most,
+/// When memory is about to run short although the background has made way and nothing unneeded is held, compresses the sequence that releases most,
 /// one at a time.
 pub(super) fn tighten(jobs: &mut Jobs, prefixes: &mut Prefixes) {
     let passes = |sequence: &Sequence| sequence.forgetting.as_ref().is_some_and(|it| it.pass.is_some());
@@ -22,7 +23,7 @@ pub(super) fn tighten(jobs: &mut Jobs, prefixes: &mut Prefixes) {
         return;
     }
     while is_short(jobs, &prefixes.ram) {
-        if !make_way(jobs, prefixes) {
+        if !make_way(jobs, prefixes) && !release_unneeded(jobs, prefixes) {
             return tighten_one(&mut jobs.running, prefixes.ram.room());
         }
     }

@@ -11,7 +11,7 @@ use super::ram::Ram;
 use super::reuse::is_coming;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
-use super::tiers::release_disk_blocks;
+use super::tiers::release_unneeded;
 
 /// The result of trying to admit a sequence.
 pub(super) enum Outcome {
@@ -33,10 +33,10 @@ pub(super) fn no_room(index: usize, jobs: &mut Jobs, ram: &mut Ram) -> Outcome {
     Outcome::NoRoom
 }
 
-/// Releases blocks that are held for the disk, for the sequence at `index` of the queue, unless others make way for it.
+/// Releases blocks that nothing needs now, for the sequence at `index` of the queue, unless others make way for it.
 /// Returns whether there were any.
 pub(super) fn release_for(index: usize, jobs: &mut Jobs, prefixes: &mut Prefixes) -> bool {
-    !jobs.somebody_gives_way(index) && release_disk_blocks(jobs, prefixes)
+    !jobs.somebody_gives_way(index) && release_unneeded(jobs, prefixes)
 }
 
 /// Starts a sequence that has its blocks, `reused.tokens` of it stored already.

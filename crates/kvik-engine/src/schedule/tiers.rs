@@ -95,14 +95,21 @@ pub(super) fn end_unawaited_loads(jobs: &mut Jobs, prefixes: &mut Prefixes) {
     end_those(|queue, load| !queue.awaits_load(load), jobs, prefixes);
 }
 
-/// Releases blocks that are held for the disk, to make room for running sequences: first those that are only written,
-/// then, if at most one sequence runs, those that are read. Returns whether there were any.
-pub(super) fn release_disk_blocks(jobs: &mut Jobs, prefixes: &mut Prefixes) -> bool {
+/// Releases blocks that nothing needs now, to make room for running sequences: first those of prompts that are no longer
+/// public, then those that are only written to the disk, then, if at most one sequence runs, those that are read from it.
+/// Returns whether there were any.
+pub(super) fn release_unneeded(jobs: &mut Jobs, prefixes: &mut Prefixes) -> bool {
+    let drop_retired = |jobs: &Jobs, prefixes: &mut Prefixes| {
+        prefixes.drop_retired(|namespace| jobs.queue.awaits(namespace))
+    };
+    if drop_retired(jobs, prefixes) {
+        return true;
+    }
     let released = prefixes.disk.drop_unfinished(&mut prefixes.ram)
         || (jobs.running.len() <= 1 && end_all_loads(jobs, prefixes));
     if released {
         // These blocks may have been the last use of a prompt that is no longer public.
-        prefixes.drop_retired(|namespace| jobs.queue.awaits(namespace));
+        drop_retired(jobs, prefixes);
     }
     released
 }

@@ -142,9 +142,9 @@ fn a_request_that_fails_because_of_pins_says_so() {
     ask(&mut world, request(prompt(2, 200), 2));
 }
 
-/// A world in which tenant 1 has pinned a public prompt of 100 tokens.
-fn with_public() -> (World, Vec<Token>) {
-    let mut world = World::new(config(), 200);
+/// A world of so many blocks in which tenant 1 has pinned a public prompt of 100 tokens.
+fn with_public(blocks: usize) -> (World, Vec<Token>) {
+    let mut world = World::new(config(), blocks);
     let system = prompt(1, 100);
     world.scheduler.set_tenants(&[part(1), part(2), part(3)]);
     run(&mut world, kept(1, &system).request());
@@ -154,7 +154,7 @@ fn with_public() -> (World, Vec<Token>) {
 
 #[test]
 fn a_continuation_of_a_public_prompt_is_pinned_reported_and_removed() {
-    let (mut world, system) = with_public();
+    let (mut world, system) = with_public(200);
     let own = [system.clone(), prompt(2, 130)].concat();
     let prompt = kept(2, &own);
     for drop_prompt in [Scheduler::release, |scheduler: &mut Scheduler, tokens: &[Token], salt: [u8; 16]| {
@@ -178,11 +178,21 @@ fn a_continuation_of_a_public_prompt_is_pinned_reported_and_removed() {
 
 #[test]
 fn no_pin_holds_a_prompt_that_is_no_longer_public() {
-    let (mut world, system) = with_public();
+    let (mut world, system) = with_public(200);
     run(&mut world, kept(2, &[system.clone(), prompt(2, 130)].concat()).request());
     world.scheduler.set_public(&[]);
     world.scheduler.release(&system, [1; 16]);
     assert_eq!((pinned(&world), world.scheduler.cache().stats().shared), (0, 0));
+}
+
+#[test]
+fn a_prompt_that_is_no_longer_public_makes_room_in_the_step_in_which_its_last_request_leaves() {
+    let (mut world, system) = with_public(14);
+    let waiting = world.submit(of(2, request([system.clone(), prompt(2, 20)].concat(), 2)));
+    world.scheduler.set_public(&[]);
+    world.scheduler.release(&system, [1; 16]);
+    waiting.close();
+    assert_eq!(ask(&mut world, request(prompt(3, 14 * 16 - 2), 2)), 0, "it needs all blocks");
 }
 
 #[test]
@@ -218,7 +228,7 @@ fn releasing_a_prompt_keeps_a_longer_one() {
 
 /// The reports to tenant 2 when it guesses the continuation of a public prompt, token by token.
 fn guesses(others: &[Vec<Token>]) -> Vec<(usize, String)> {
-    let (mut world, system) = with_public();
+    let (mut world, system) = with_public(200);
     for (tenant, tail) in [1, 3].into_iter().flat_map(|tenant| others.iter().map(move |tail| (tenant, tail)))
     {
         ask(&mut world, of(tenant, pinning(&[system.clone(), tail.clone()].concat(), 3)));

@@ -168,8 +168,8 @@ impl Tenants {
     }
 
     /// Drops the namespaces derived from prompts that are no longer public, once they are unused: no sequence has
-    /// blocks there, and no waiting request `awaits` them.
-    pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool, cache: &mut Cache) {
-        self.public.drop_retired(awaits, cache);
+    /// blocks there, and no waiting request `awaits` them. Returns whether any was dropped.
+    pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool, cache: &mut Cache) -> bool {
+        self.public.drop_retired(awaits, cache)
     }
 }

@@ -51,9 +51,11 @@ impl PublicPrompts {
         }
     }
 
-    /// Drops the retired namespaces that are unused and not `awaits`ed.
-    pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool, cache: &mut Cache) {
+    /// Drops the retired namespaces that are unused and not `awaits`ed; returns whether any was dropped.
+    pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool, cache: &mut Cache) -> bool {
+        let before = self.retired.len();
         self.retired.retain(|&derived| awaits(derived) || !cache.drop_derived(derived));
+        self.retired.len() < before
     }
 
     /// Resets the state after the cache was replaced.
