@@ -58,9 +58,12 @@ impl Engine {
     /// When the engine stops.
     pub fn evict(&self, prompt: &PinnedPrompt) -> Result<Evicted, RequestError> {
         let prompt = prompt.clone();
-        // Which answers are behind longer prompts that begin so, their hashes do not say.
-        self.clear_answers(Some(prompt.salt));
-        self.with_scheduler(move |scheduler| scheduler.evict(&prompt.tokens, prompt.salt))
+        let salt = prompt.salt;
+        let evicted = self.with_scheduler(move |scheduler| scheduler.evict(&prompt.tokens, prompt.salt))?;
+        // Behind the step that ran: a request that ended in it has left its answer. Which answers are behind longer prompts
+        // that begin so, their hashes do not say.
+        self.clear_answers(Some(salt));
+        Ok(evicted)
     }
 
     /// Deletes what was computed for deleted prompts and everything that continues them, except what other prompts
@@ -78,12 +81,11 @@ impl Engine {
         let until = Instant::now() + within;
         // The shared store is asked once: it counts the pending removals itself.
         for asks_store in std::iter::once(true).chain(std::iter::repeat(false)) {
-            let prompts = prompts.clone();
-            // Before each try: a request that ended meanwhile has left its answer.
-            let answers = self.forget_answers(salt, prompts.mine());
+            let asked = prompts.clone();
             let left =
-                self.with_scheduler(move |scheduler| scheduler.forget_deleted(salt, &prompts, asks_store))?;
-            let left = left + answers;
+                self.with_scheduler(move |scheduler| scheduler.forget_deleted(salt, &asked, asks_store))?;
+            // Behind the step that ran: a request that ended in it has left its answer, and those that still run are counted.
+            let left = left + self.forget_answers(salt, prompts.mine());
             if left == 0 || Instant::now() >= until {
                 return Ok(left == 0);
             }
@@ -142,8 +144,10 @@ impl Engine {
     /// # Errors
     /// When the engine stops.
     pub fn clear_cache(&self, salt: Option<[u8; 16]>) -> Result<(usize, usize), RequestError> {
+        let dropped = self.with_scheduler(move |scheduler| scheduler.prefixes.clear(salt))?;
+        // Behind the step that ran: a request that ended in it has left its answer.
         self.clear_answers(salt);
-        self.with_scheduler(move |scheduler| scheduler.prefixes.clear(salt))
+        Ok(dropped)
     }
 
     /// The first `limit` prefixes in RAM of one tenant or of all, in an order, and the time of the scan on the clock

@@ -129,21 +129,32 @@ impl Disk {
         prompts: &DeletedPrompts,
         asks_store: bool,
     ) -> usize {
+        if asks_store {
+            self.forget_in_store(roots, prompts);
+        }
         let identities: Vec<Identity> = roots.iter().map(|roots| roots.identity).collect();
         let (slots, staying) = match self.writes() {
             true => take_out(&mut self.tier, &identities, prompts),
             false => (Vec::new(), held(&self.tier, &identities, prompts)),
         };
         slots.iter().for_each(|&slot| self.store.erase(slot));
-        if let Some(remote) = self.remote.as_mut().filter(|_| asks_store) {
-            for roots in roots.iter().filter(|roots| !roots.is_part) {
-                let ends = named(&roots.identity, prompts);
-                if !ends.is_empty() {
-                    remote.store.forget(roots.owner, &ends);
-                }
+        staying
+    }
+
+    /// Removes deleted prompts from the shared store, and what the disk knows to continue them: answers are shared too, and
+    /// no prompt names them.
+    fn forget_in_store(&mut self, roots: &[Roots], prompts: &DeletedPrompts) {
+        let Some(remote) = &mut self.remote else { return };
+        for roots in roots.iter().filter(|roots| !roots.is_part) {
+            let mut ends = named(&roots.identity, prompts);
+            let known = visited(&self.tier, &[roots.identity], prompts);
+            ends.extend(known.iter().filter(|visited| visited.is_gone).map(|visited| visited.identity));
+            ends.sort_unstable();
+            ends.dedup();
+            if !ends.is_empty() {
+                remote.store.forget(roots.owner, &ends);
             }
         }
-        staying
     }
 
     /// Dropped blocks that are still in a file or in the shared store.
