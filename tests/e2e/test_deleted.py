@@ -190,6 +190,26 @@ def test_what_a_killed_turn_has_computed_goes_with_its_conversation(place):
         check_gone(place, server)
 
 
+def test_a_first_turn_that_its_client_left_keeps_nothing_of_a_later_one(place):
+    with place.start() as server:
+        place.learn(server, MARKER)
+        body = {"messages": [{"role": "user", "content": MARKER}], "max_tokens": 1500, "ignore_eos": True, "stream": True,
+                "kvik": {"conversation": "secret"}}
+        connection, response = server.open_stream("/v1/chat/completions", body)
+        response.readline()
+        connection.close()
+        deadline = time.monotonic() + 20
+        while server.metric("kvik_requests_running") > 0 or any(place.state.glob("computed/*/*")):
+            assert time.monotonic() < deadline, list(place.state.glob("computed/*/*"))
+            time.sleep(0.02)
+        assert server.get("/v1/conversations/secret").status == 404
+        say(server, "secret", MARKER)
+        settle(server)
+        assert place.files_with(MARKER)
+        delete(server, "/v1/conversations/secret")
+        check_gone(place, server)
+
+
 def test_a_deleted_response_and_a_deleted_prompt_are_nowhere(place):
     with place.start() as server:
         place.learn(server, MARKER)

@@ -46,6 +46,11 @@ impl ConversationTurn {
         self.held.key()
     }
 
+    /// Whether the conversation exists only once this turn is written.
+    pub fn is_first(&self) -> bool {
+        !self.held.shelf.heads().all.contains_key(self.key())
+    }
+
     /// Metadata of the conversation before this turn.
     pub fn head(&self) -> &ConversationHead {
         self.held.head()

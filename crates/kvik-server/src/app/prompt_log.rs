@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::{BLOCK_POSITIONS, Token};
 use kvik_engine::api::Request;
@@ -63,6 +63,41 @@ type Noted = (Salt, String);
 pub(crate) struct NotedPrompts {
     pub(crate) salt: Salt,
     pub(crate) prompts: Vec<Vec<Token>>,
+}
+
+/// Prompts noted for an object that does not exist before its first answer is written. Dropped before that, they are
+/// forgotten: nobody could delete an object that never was, and its notes would keep blocks of others alive.
+pub(crate) struct FirstNotes {
+    log: Arc<PromptLog>,
+    owner: Option<Owner>,
+}
+
+impl FirstNotes {
+    pub(crate) fn new(log: Arc<PromptLog>, owner: Owner) -> FirstNotes {
+        FirstNotes { log, owner: Some(owner) }
+    }
+
+    /// The object exists from now on.
+    pub(crate) fn keep(mut self) {
+        self.owner = None;
+    }
+}
+
+impl Drop for FirstNotes {
+    fn drop(&mut self) {
+        let Some(owner) = self.owner.take() else { return };
+        let log = self.log.clone();
+        let forget = move || {
+            if let Err(error) = log.forget(&owner) {
+                tracing::warn!("a prompt stays noted for an answer that was never written: {error}");
+            }
+        };
+        // A client that leaves drops its turn on a thread that must not wait for files.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(forget)),
+            Err(_) => forget(),
+        }
+    }
 }
 
 impl PromptLog {
@@ -332,6 +367,25 @@ mod tests {
         assert!(
             left.iter().all(|place| names_in(&dir.path().join("computed").join(place)).unwrap().is_empty())
         );
+    }
+
+    #[test]
+    fn what_was_noted_for_an_answer_that_is_never_written_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in [None, Some(dir.path())] {
+            let log = Arc::new(PromptLog::open(folder));
+            for is_written in [false, true] {
+                let owner = Owner::new("a", "conv_1");
+                let notes = FirstNotes::new(log.clone(), owner.clone());
+                log.note(AT, &owner, &[1; 40]).unwrap();
+                if is_written {
+                    notes.keep();
+                } else {
+                    drop(notes);
+                }
+                assert_eq!(all(&log, &owner).len(), usize::from(is_written));
+            }
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::{
         kept_prefix::KeptPrefix,
         memory::RememberedTurn,
         next_turn::NextTurn,
+        prompt_log::FirstNotes,
         responses::ResponseTurn,
         running_answers::ResumableTurn,
         settled::SettledPiece,
@@ -155,25 +156,37 @@ pub(crate) struct Trailer {
 
 /// The records that an answer writes.
 pub(crate) struct Unwritten {
-    conversation: Option<ConversationTurn>,
-    response: Option<ResponseTurn>,
+    conversation: Option<(ConversationTurn, Option<FirstNotes>)>,
+    response: Option<(ResponseTurn, FirstNotes)>,
 }
 
 impl Unwritten {
-    fn take(origin: &mut Origin) -> Option<Unwritten> {
-        let unwritten =
-            Unwritten { conversation: origin.conversation.take(), response: origin.response.take() };
-        (unwritten.conversation.is_some() || unwritten.response.is_some()).then_some(unwritten)
+    fn take(app: &App, origin: &mut Origin) -> Option<Unwritten> {
+        let log = &app.server.prompt_log;
+        let conversation = origin.conversation.take().map(|turn| {
+            let notes = turn.is_first().then(|| FirstNotes::new(log.clone(), turn.key().owner()));
+            (turn, notes)
+        });
+        let response = origin.response.take().map(|turn| {
+            let notes = FirstNotes::new(log.clone(), Owner::new(&turn.tenant, &turn.id));
+            (turn, notes)
+        });
+        (conversation.is_some() || response.is_some()).then_some(Unwritten { conversation, response })
     }
 
     /// Writes the answer as a message, and in its stored form where clients may read it again.
     pub(crate) fn write(self, message: Value, stored: Option<Value>) -> Writing {
         let Unwritten { conversation, response } = self;
         tokio::task::spawn_blocking(move || {
-            if let Some((response, stored)) = response.zip(stored) {
+            if let Some(((response, notes), stored)) = response.zip(stored) {
                 response.write(message.clone(), stored)?;
+                notes.keep();
             }
-            Ok(conversation.map_or(Ok(()), |turn| turn.write(message))?)
+            if let Some((turn, notes)) = conversation {
+                turn.write(message)?;
+                notes.into_iter().for_each(FirstNotes::keep);
+            }
+            Ok(())
         })
     }
 }
@@ -214,7 +227,7 @@ impl Trailer {
         let next = NextTurn::of(app, requests, (origin.goes_on.take(), origin.is_expected), owners);
         let memory = origin.memory.take().map(|turn| Remembering { turn, answer: String::new() });
         let conversation = origin.conversation.as_ref().map(ConversationReport::of);
-        let unwritten = Unwritten::take(&mut origin);
+        let unwritten = Unwritten::take(app, &mut origin);
         let asked = origin.asked(app, requests);
         Trailer {
             asked,
