@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::context::ChainId;
+use crate::context::{ChainId, leading_systems};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -78,6 +78,17 @@ impl Deletion {
     pub fn of(tenant: &str, messages: &[Value], from: usize) -> Deletion {
         let chain = chain_behind(tenant, messages, from);
         Deletion { chain: chain.into_iter().map(|id| hex::written(id.0)).collect(), ..Deletion::default() }
+    }
+
+    /// Deletion of a tenant's messages that a newer version of their conversation lacks; `None` if it lacks none. Other
+    /// system messages take no messages back.
+    pub fn of_replaced(tenant: &str, old: &[Value], new: &[Value]) -> Option<Deletion> {
+        if behind_systems(new).starts_with(behind_systems(old)) {
+            return None;
+        }
+        let (mut left, kept) = (Deletion::of(tenant, old, 0), Deletion::of(tenant, new, 0));
+        left.chain.retain(|id| !kept.chain.contains(id));
+        (!left.chain.is_empty()).then_some(left)
     }
 
     /// Sets the name of the deleted object.
@@ -203,6 +214,10 @@ impl Deletions {
     }
 }
 
+fn behind_systems(messages: &[Value]) -> &[Value] {
+    &messages[leading_systems(messages)..]
+}
+
 impl RecordKey for Owner {
     fn parts(&self) -> (&str, String) {
         (&self.tenant, self.id.clone())
@@ -238,6 +253,26 @@ mod tests {
         again.put(&two, None).unwrap();
         assert!(again.wait(&two, Duration::ZERO) && !again.wait(&one, Duration::ZERO));
         assert_eq!(Deletions::open(Some(&records)).all().len(), 1);
+    }
+
+    #[test]
+    fn what_a_newer_version_lacks_is_deleted_and_nothing_else() {
+        let said = |role: &str, texts: &[&str]| -> Vec<Value> {
+            texts.iter().map(|text| json!({"role": role, "content": text})).collect()
+        };
+        let old = [said("system", &["brief"]), said("user", &["x", "y", "z"])].concat();
+        let lacking = |new: &[Value]| Deletion::of_replaced("a", &old, new).map(|left| left.chain());
+        let behind = |from: usize| Some(Deletion::of("a", &old, from).chain());
+        assert_eq!(lacking(&old), None);
+        let longer = [said("system", &["other", "rules"]), said("user", &["x", "y", "z", "more"])].concat();
+        assert_eq!(lacking(&longer), None, "system messages are replaced, and messages follow");
+        assert_eq!(lacking(&old[..3]), behind(3), "z was taken back");
+        let changed = [&old[..2], &said("user", &["other", "z"])].concat();
+        assert_eq!(lacking(&changed), behind(2), "y was, and something else was said");
+        assert_eq!(lacking(&[]), behind(0));
+        let mut decorated = old.clone();
+        decorated[1]["refusal"] = Value::Null;
+        assert_eq!(lacking(&decorated), None, "what is no part of its identity");
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod node;
 mod probe;
 pub mod records;
 mod remote;
+mod removals;
 mod seal;
 mod speed;
 mod thread;

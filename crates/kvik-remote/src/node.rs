@@ -1,6 +1,6 @@
 //! The state shared by the engine's thread and the store's own.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use crate::error::Fault;
 use crate::health::Health;
 use crate::known::Known;
 use crate::names::{Key, Names};
+use crate::removals::Removals;
 use crate::seal::{Kind, Label, Sealer};
 
 /// Limits of the bytes read but not yet taken by the engine, including those in flight, and of the bytes waiting to
@@ -37,8 +38,7 @@ pub(crate) struct Node {
     pub(crate) budget: Budget,
     pub(crate) counters: Counters,
     pub(crate) known: Mutex<Known>,
-    /// Values that are to be removed.
-    forgetting: Mutex<HashSet<Key>>,
+    removals: Mutex<Removals>,
     pub(crate) done: Done,
     /// Bytes that are requested and have not arrived.
     pub(crate) reading_bytes: AtomicU64,
@@ -84,7 +84,7 @@ impl Node {
             budget: config.budget,
             counters: Counters::default(),
             known: Mutex::default(),
-            forgetting: Mutex::default(),
+            removals: Mutex::default(),
             done: Done { queue: Mutex::default(), waker: config.waker },
             reading_bytes: AtomicU64::new(0),
             reads: Arc::new(Semaphore::new(READ_BYTES_MAX / PERMIT_BYTES)),
@@ -95,8 +95,8 @@ impl Node {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn forgetting(&self) -> MutexGuard<'_, HashSet<Key>> {
-        self.forgetting.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn removals(&self) -> MutexGuard<'_, Removals> {
+        self.removals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The name of the run that ends with a block.

@@ -101,8 +101,10 @@ impl RemoteStore for Remote {
         if !self.node.health.takes_writes() || !self.has_room(blocks) {
             return count(&self.node.counters.dropped_blocks, blocks);
         }
+        let key = self.node.run(owner, &end);
         // Known from now on, so that it is not offered again while it waits.
-        self.node.known().insert(self.node.run(owner, &end), true);
+        self.node.known().insert(key, true);
+        self.node.removals().begin_write(key);
         self.node.counters.writing_blocks.fetch_add(blocks, Relaxed);
         self.thread.send(Command::Write(Offer { owner, end, bytes, ttl: ttl.unwrap_or(self.node.ttl) }));
     }
@@ -110,12 +112,12 @@ impl RemoteStore for Remote {
     fn forget(&mut self, owner: u64, ends: &[Identity]) {
         let keys: Vec<Key> = ends.iter().map(|end| self.node.run(owner, end)).collect();
         keys.iter().for_each(|key| self.node.known().remove(key));
-        self.node.forgetting().extend(&keys);
+        self.node.removals().begin(&keys);
         self.thread.send(Command::Forget(keys));
     }
 
     fn forgetting(&self) -> usize {
-        self.node.forgetting().len()
+        self.node.removals().forgetting()
     }
 
     fn done(&mut self) -> Option<RemoteDone> {

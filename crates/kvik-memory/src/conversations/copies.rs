@@ -17,8 +17,15 @@ type Result<T> = std::result::Result<T, RecordsError>;
 type Changes = BTreeMap<String, Option<Record>>;
 
 impl Shelf {
-    /// Replaces the local copy by the version of the store.
+    /// Replaces the local copy by the version of the store, and records the deletion of data derived from messages that
+    /// another node has taken back.
     pub(super) fn replace(&self, key: &ConversationKey, messages: &[Value], content: &Content) -> Result<()> {
+        if let Some(deletions) = &self.deletions
+            && let Some(left) = Deletion::of_replaced(&key.tenant, &self.readable(key)?, messages)
+        {
+            // After the replacement nothing leads to the data derived from these messages any more.
+            deletions.begin(&key.owner().part(), left.of_part())?;
+        }
         let mut changes = self.removal(key)?;
         changes.extend(said_records(key, messages, content.head.systems));
         changes.insert(key.head(), Some(Record::Head(content.head.clone())));
@@ -48,10 +55,6 @@ impl Shelf {
     pub(super) fn remove_said(&self, key: &ConversationKey) -> Result<()> {
         let mut removal = self.removal(key)?;
         removal.remove(&key.shared());
-        // Reading skips unreadable records, so they are removed by their index.
-        let said = self.heads().all.get(key).map_or(0, |head| head.messages.saturating_sub(head.systems));
-        removal.extend((0..said).map(|index| (key.message(index), None)));
-        removal.insert(key.systems(), None);
         self.change(removal)?;
         self.heads().all.remove(key);
         Ok(())
@@ -60,10 +63,13 @@ impl Shelf {
     /// Removes the local copy of a conversation that another node has deleted, and records the deletion of data derived
     /// from it here.
     pub(super) fn drop_copy(&self, key: &ConversationKey) -> Result<()> {
-        let name = self.heads().all.get(key).and_then(|head| head.name.clone());
-        let said = self.said(key).unwrap_or_default();
-        if let Some(deletions) = self.deletions.as_ref().filter(|_| !said.is_empty()) {
-            let left = Deletion::of(&key.tenant, &said, 0);
+        let (name, had_copy) = {
+            let heads = self.heads();
+            (heads.all.get(key).and_then(|head| head.name.clone()), heads.has_copy(key))
+        };
+        // A copy without messages had some before, of which prompts may be noted.
+        if let Some(deletions) = self.deletions.as_ref().filter(|_| had_copy) {
+            let left = Deletion::of(&key.tenant, &self.readable(key)?, 0);
             deletions.begin(&key.owner(), left.named(name).removed())?;
         }
         self.change(self.removal(key)?)?;
@@ -79,10 +85,12 @@ impl Shelf {
         to: &ConversationKey,
         head: ConversationHead,
     ) -> Result<()> {
-        let mut changes = self.removal(from)?;
+        let mut changes: Changes = [(from.head(), None), (from.shared(), None)].into();
+        // A record that cannot be read stays where it is.
         for (text, record) in self.table.between(&from.systems(), &from.said_end())? {
             let place = text.strip_prefix(&from.systems()).unwrap_or_default();
             changes.insert(format!("{}{place}", to.systems()), Some(record));
+            changes.insert(text, None);
         }
         changes.insert(to.head(), Some(Record::Head(head.clone())));
         self.change(changes)?;
@@ -99,14 +107,14 @@ impl Shelf {
         Ok(())
     }
 
-    /// Changes that remove all records of a conversation.
+    /// Changes that remove all records of a conversation, also those that cannot be read.
     fn removal(&self, key: &ConversationKey) -> Result<Changes> {
-        let said = self.table.between(&key.systems(), &key.said_end())?.into_iter().map(|(text, _)| text);
-        Ok(said.chain([key.head(), key.shared()]).map(|text| (text, None)).collect())
+        let said = self.table.keys_between(&key.systems(), &key.said_end())?;
+        Ok(said.into_iter().chain([key.head(), key.shared()]).map(|text| (text, None)).collect())
     }
 
     fn change(&self, changes: Changes) -> Result<()> {
-        self.table.change(changes.keys().map(String::as_str), |text, before| match &changes[text] {
+        self.table.change_erasing(changes.keys().map(String::as_str), |text, before| match &changes[text] {
             Some(record) if before.as_ref() == Some(record) => before,
             record => record.clone(),
         })

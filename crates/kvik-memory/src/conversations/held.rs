@@ -95,7 +95,7 @@ impl Held {
         }
         if let Some(deletions) = &self.shelf.deletions {
             // After the removal nothing leads to the data derived from these messages any more.
-            let left = Deletion::of(&self.key.tenant, &self.messages().unwrap_or_default(), from);
+            let left = Deletion::of(&self.key.tenant, &self.shelf.readable(&self.key)?, from);
             deletions.begin(&self.key.owner().part(), left.of_part())?;
         }
         let mut head = self.head.clone();
@@ -133,8 +133,9 @@ impl Held {
     pub fn delete(self) -> Result<()> {
         let owner = self.key.owner();
         if let Some(deletions) = &self.shelf.deletions {
-            // A conversation that cannot be read can still be deleted.
-            let left = Deletion::of(&self.key.tenant, &self.messages().unwrap_or_default(), 0);
+            // A conversation that cannot be read can still be deleted. Identities of messages behind a lost one depend
+            // on it and are unknown.
+            let left = Deletion::of(&self.key.tenant, &self.shelf.readable(&self.key)?, 0);
             deletions.begin(&owner, left.named(self.head.name.clone()))?;
         }
         self.shelf.remove_said(&self.key)?;
@@ -156,7 +157,7 @@ impl Held {
         let (keys, records): (Vec<String>, Vec<Option<Record>>) = records.into_iter().unzip();
         let mut records = records.into_iter();
         let keys = keys.iter().map(String::as_str).chain([head_key.as_str()]);
-        self.shelf.table.change(keys, |key, before| {
+        self.shelf.table.change_erasing(keys, |key, before| {
             if key == head_key {
                 return Some(Record::Head(head.clone()));
             }

@@ -75,6 +75,19 @@ impl Shelf {
 
     /// Reads the messages of a conversation in one transaction.
     pub(super) fn said(&self, key: &ConversationKey) -> Result<Vec<Value>> {
+        match self.leading_said(key)? {
+            (messages, true) => Ok(messages),
+            (_, false) => Err(ConversationError::Damaged(key.id.clone())),
+        }
+    }
+
+    /// Messages of a conversation before the first one that is lost.
+    pub(super) fn readable(&self, key: &ConversationKey) -> std::result::Result<Vec<Value>, RecordsError> {
+        Ok(self.leading_said(key)?.0)
+    }
+
+    /// Messages before the first one that is lost, and whether no other message follows.
+    fn leading_said(&self, key: &ConversationKey) -> std::result::Result<(Vec<Value>, bool), RecordsError> {
         let mut messages = Vec::new();
         let mut index = 0;
         for (text, record) in self.table.between(&key.systems(), &key.said_end())? {
@@ -85,10 +98,10 @@ impl Shelf {
                     index += 1;
                 }
                 // The message before it is missing.
-                _ => return Err(ConversationError::Damaged(key.id.clone())),
+                _ => return Ok((messages, false)),
             }
         }
-        Ok(messages)
+        Ok((messages, true))
     }
 
     /// Identity of the next change: unique where nodes share conversations, otherwise 0.
@@ -168,6 +181,12 @@ impl Heads {
     /// True if this is still the head, and no request is changing or comparing the conversation.
     pub(super) fn is_at_rest(&self, key: &ConversationKey, head: &ConversationHead) -> bool {
         self.all.get(key) == Some(head) && !self.is_held(key) && !self.comparing.contains(key)
+    }
+
+    /// True if this node has a copy of a conversation, or had one of which data may be left.
+    pub(super) fn has_copy(&self, key: &ConversationKey) -> bool {
+        let is_here = self.all.contains_key(key) && !self.elsewhere.contains(key);
+        is_here || self.bases.contains_key(key)
     }
 
     /// Bytes of all messages in a tenant's conversations.

@@ -9,7 +9,7 @@ use super::limits::CONVERSATIONS_MAX;
 use super::twin::{NAMES, TENANTS, Twin, new_messages, said};
 use super::*;
 use crate::deletions::Deletions;
-use crate::records::Records;
+use crate::records::{FILE_NAME, Records};
 
 fn open(folder: &Path) -> std::sync::Arc<Conversations> {
     Conversations::open(Some(&Records::open(folder, Duration::ZERO).unwrap()))
@@ -258,4 +258,30 @@ fn what_others_are_to_delete_is_written_down_before_anything_is_deleted() {
     drop(held);
     store.erase(&again, &begun).unwrap();
     assert!(store.of("a").is_empty() && store.erase(&again, &begun).is_ok());
+}
+
+#[test]
+fn nothing_stays_of_deleted_messages_that_cannot_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+    let deletions = Deletions::open(Some(&records));
+    let store = Conversations::open_deleting(Some(&records), None, deletions.clone());
+    let mut held = store.begin("a", Some("trip")).unwrap();
+    held.append(&["1", "2", "3", "4"].map(|text| said("user", &format!("marker {text}")))).unwrap();
+    let (key, foreign) = (held.key().clone(), records.table::<String>("conversations"));
+    // The message is set aside, and what is under its key instead is no message.
+    let damage = |index: usize| {
+        foreign.change([key.message(index).as_str()], |_, _| Some("marker ?".to_owned())).unwrap();
+    };
+    damage(3);
+    held.take_back(3).unwrap();
+    damage(1);
+    held.delete().unwrap();
+    let left = deletions.get(&key.owner()).unwrap();
+    assert_eq!(left.chain().len(), 1, "of the message before the lost one");
+    let aside = records.table::<Value>("unreadable").all_from("").unwrap();
+    assert_eq!((aside.records.len(), aside.unreadable.len()), (0, 0));
+    records.rewrite().unwrap();
+    let bytes = std::fs::read(dir.path().join(FILE_NAME)).unwrap();
+    assert!(!bytes.windows(6).any(|window| window == b"marker"));
 }

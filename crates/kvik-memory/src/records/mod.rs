@@ -3,7 +3,7 @@
 //! A record is JSON under a text key, so that later versions can add fields and people can read it. The writes of one
 //! call are atomic, even if the process ends at any point. `open` renames a broken or foreign file aside and starts a
 //! new one: a bad file must not keep the server from starting. An unreadable record is kept in a separate table, under
-//! its own key, when it is replaced.
+//! its own key, when it is replaced, and until its key is erased.
 //!
 //! After an error of the file system (a full disk, say), the next access reopens the file, at most one attempt per
 //! pause; once reopening succeeds, the records work as before ([`RecordsError::is_outage`]).
@@ -19,6 +19,7 @@ mod file_turns;
 mod holder;
 pub mod map;
 pub mod private;
+mod unreadable;
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -32,7 +33,7 @@ use std::{
 
 use redb::{
     Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, StorageError,
-    TableDefinition, TableError, TableHandle, WriteTransaction,
+    TableDefinition, TableError, TableHandle,
     backends::{FileBackend, InMemoryBackend},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -86,6 +87,15 @@ pub struct FoundRecords<T> {
     pub records: Vec<(String, T)>,
     /// Keys of the unreadable records.
     pub unreadable: Vec<String>,
+}
+
+/// What a removal does with a record that cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    /// It is set aside: nobody knows what is in it.
+    SetsAside,
+    /// It is deleted, with all that was set aside under its key.
+    Erases,
 }
 
 /// An error of reading or writing the records.
@@ -371,19 +381,6 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
             .collect()
     }
 
-    /// The keys at least `from` of unreadable records that newer ones have replaced.
-    fn set_aside_from(&self, read: &ReadTransaction, from: &str) -> Result<Vec<String>, RecordsError> {
-        let mut unreadable = Vec::new();
-        if let Some(aside) = absent_as_none(read.open_table(aside()))? {
-            for entry in aside.range(self.aside_key(from, 0).as_str()..).map_err(access)? {
-                let (key, _) = entry.map_err(access)?;
-                let Some(key) = self.parse_aside(key.value()) else { break };
-                unreadable.push(key.to_owned());
-            }
-        }
-        Ok(unreadable)
-    }
-
     /// Replaces each record of `keys` by the result of `change`; `None` removes it or leaves it absent.
     /// On `Ok` all changes are on disk, on `Err` none. An unreadable record counts as absent and is set
     /// aside.
@@ -392,54 +389,48 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
         keys: impl IntoIterator<Item = &'a str>,
         change: impl FnMut(&str, Option<T>) -> Option<T>,
     ) -> Result<(), RecordsError> {
-        self.file.visit(self.give_way, |database| self.write(database, keys, change))
+        self.file.visit(self.give_way, |database| self.write(database, keys, Removal::SetsAside, change))
+    }
+
+    /// As [`change`](Table::change), where a removal is a deletion: an unreadable record is not set aside, and all that
+    /// was set aside under its key is removed too.
+    pub fn change_erasing<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a str>,
+        change: impl FnMut(&str, Option<T>) -> Option<T>,
+    ) -> Result<(), RecordsError> {
+        self.file.visit(self.give_way, |database| self.write(database, keys, Removal::Erases, change))
     }
 
     fn write<'a>(
         &self,
         database: &Database,
         keys: impl IntoIterator<Item = &'a str>,
+        removal: Removal,
         mut change: impl FnMut(&str, Option<T>) -> Option<T>,
     ) -> Result<(), RecordsError> {
         let write = database.begin_write().map_err(access)?;
+        let mut erased = Vec::new();
         {
             let mut table = write.open_table(self.definition()).map_err(access)?;
             for key in keys {
                 let stored = table.get(key).map_err(access)?.map(|value| value.value().to_vec());
                 let before = stored.as_ref().and_then(|bytes| self.decode(key, bytes));
-                if let Some(bytes) = stored.filter(|_| before.is_none()) {
+                let unreadable = stored.filter(|_| before.is_none());
+                let after = change(key, before).and_then(|record| serde_json::to_vec(&record).ok());
+                if after.is_none() && removal == Removal::Erases {
+                    erased.push(key);
+                } else if let Some(bytes) = unreadable {
                     self.set_aside(&write, key, &bytes)?;
                 }
-                match change(key, before).and_then(|record| serde_json::to_vec(&record).ok()) {
+                match after {
                     Some(bytes) => drop(table.insert(key, bytes.as_slice()).map_err(access)?),
                     None => drop(table.remove(key).map_err(access)?),
                 }
             }
         }
+        self.erase_aside(&write, &erased)?;
         write.commit().map_err(access)
-    }
-
-    /// Stores the bytes of an unreadable record in the table of unreadable records.
-    fn set_aside(&self, write: &WriteTransaction, key: &str, bytes: &[u8]) -> Result<(), RecordsError> {
-        let mut table = write.open_table(aside()).map_err(access)?;
-        let mut number = 0;
-        while table.get(self.aside_key(key, number).as_str()).map_err(access)?.is_some() {
-            number += 1;
-        }
-        table.insert(self.aside_key(key, number).as_str(), bytes).map_err(access)?;
-        tracing::error!("the record {} {key} cannot be read; it is kept in the table {SET_ASIDE}", self.name);
-        Ok(())
-    }
-
-    /// Key of the `number`th unreadable record of a key in that table; sorts as the keys do.
-    fn aside_key(&self, key: &str, number: u32) -> String {
-        format!("{}\0{key}\0{number:04}", self.name)
-    }
-
-    /// The inverse of [`aside_key`](Table::aside_key); `None` for another table.
-    fn parse_aside<'k>(&self, aside: &'k str) -> Option<&'k str> {
-        let key = aside.strip_prefix(&*self.name)?.strip_prefix('\0')?;
-        key.rsplit_once('\0').map(|(key, _)| key)
     }
 
     fn definition(&self) -> TableDefinition<'_, &'static str, &'static [u8]> {
@@ -452,10 +443,6 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
             .inspect_err(|error| tracing::warn!("a record cannot be read: {} {key}: {error}", self.name))
             .ok()
     }
-}
-
-fn aside() -> TableDefinition<'static, &'static str, &'static [u8]> {
-    TableDefinition::new(SET_ASIDE)
 }
 
 /// Maps the error for a table that was never written to `None`.

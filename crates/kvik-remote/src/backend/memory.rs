@@ -15,6 +15,9 @@ use crate::names::{Key, OwnerTag};
 /// Alters the value that is read under a name; `None` stands for a missing value.
 type Tamper = Box<dyn FnMut(&Key, Option<Vec<u8>>) -> Option<Vec<u8>> + Send>;
 
+/// Interval at which a write that is held back looks whether it may go on.
+const HELD_STEP: Duration = Duration::from_millis(1);
+
 /// A store in memory.
 pub struct Memory {
     target_bytes: usize,
@@ -31,6 +34,7 @@ struct State {
     delay: Duration,
     fault: Option<Fault>,
     write_fault: Option<Fault>,
+    holds_writes: bool,
     tamper: Option<Tamper>,
     requests: u64,
 }
@@ -60,6 +64,11 @@ impl Memory {
     /// Makes all writes of values fail with a fault, or succeed.
     pub fn set_write_fault(&self, fault: Option<Fault>) {
         self.state().write_fault = fault;
+    }
+
+    /// Holds back all writes of values, or lets them go on.
+    pub fn set_holds_writes(&self, holds: bool) {
+        self.state().holds_writes = holds;
     }
 
     /// Alters all values that are read from now on.
@@ -95,6 +104,10 @@ impl Memory {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn holds_writes(&self) -> bool {
+        self.state().holds_writes
     }
 
     async fn request(&self) -> Result<MutexGuard<'_, State>, Fault> {
@@ -157,6 +170,9 @@ impl Backend for Memory {
     }
 
     async fn put(&self, key: &Key, value: Vec<u8>, retention: &Retention) -> Result<(), Fault> {
+        while self.holds_writes() {
+            sleep(HELD_STEP).await;
+        }
         let mut state = self.request().await?;
         state.write_fault.clone().map_or(Ok(()), Err)?;
         let now = Instant::now();

@@ -38,7 +38,8 @@ pub(crate) async fn write_all(node: Arc<Node>, offers: UnboundedReceiver<Offer>)
 async fn write(node: &Node, offer: Offer) {
     let (key, blocks) = (node.run(offer.owner, &offer.end), offer.bytes.len() / node.payload_bytes);
     // A run that is to be deleted is not written.
-    let outcome = if node.forgetting().contains(&key) { Err(None) } else { put(node, &key, offer).await };
+    let is_forgotten = node.removals().is_forgetting(&key);
+    let outcome = if is_forgotten { Err(None) } else { put(node, &key, offer).await };
     node.counters.writing_blocks.fetch_sub(blocks, Relaxed);
     match outcome {
         Ok(Some(bytes)) => {
@@ -58,6 +59,17 @@ async fn write(node: &Node, offer: Offer) {
     }
     // Wakes an idle engine, which would show the counters of its last step otherwise.
     node.done.wake();
+    end(node, &key).await;
+}
+
+/// Ends a write. A value that is to be removed by now is removed first: the removal that was asked for may have come
+/// before it.
+async fn end(node: &Node, key: &Key) {
+    let has_ended = node.removals().end_write(key);
+    if !has_ended {
+        let is_removed = remove(node, std::slice::from_ref(key)).await;
+        node.removals().end_removed_write(key, is_removed);
+    }
 }
 
 /// Writes a run, unless another node has. Returns how many bytes were sent; an error without a fault while the
@@ -90,22 +102,26 @@ pub(crate) async fn renew(node: &Node, key: Key, ttl: Duration) {
 /// Removes the values that exist. Those that could not be removed are removed in a later call.
 pub(crate) async fn forget(node: &Node, keys: Vec<Key>) {
     for some in keys.chunks(node.backend.questions_max().max(1)) {
-        let remove = async {
-            let there = node.backend.exists(some).await?;
-            for (key, _) in some.iter().zip(there).filter(|(_, there)| *there) {
-                node.backend.delete(key).await?;
-            }
-            Ok(())
-        };
-        match timeout(FORGET_TIME, remove).await.unwrap_or(Err(Fault::Late)) {
-            Ok(()) => {
-                let mut forgetting = node.forgetting();
-                forgetting.retain(|key| !some.contains(key));
-            }
-            Err(fault) => {
-                count(&node.counters.faults, 1);
-                return node.health.fault(&fault);
-            }
+        if !remove(node, some).await {
+            return;
         }
+        node.removals().removed(some);
     }
+}
+
+/// Removes the values that exist; returns whether that succeeded.
+async fn remove(node: &Node, keys: &[Key]) -> bool {
+    let removal = async {
+        let there = node.backend.exists(keys).await?;
+        for (key, _) in keys.iter().zip(there).filter(|(_, there)| *there) {
+            node.backend.delete(key).await?;
+        }
+        Ok(())
+    };
+    let removed = timeout(FORGET_TIME, removal).await.unwrap_or(Err(Fault::Late));
+    if let Err(fault) = &removed {
+        count(&node.counters.faults, 1);
+        node.health.fault(fault);
+    }
+    removed.is_ok()
 }

@@ -172,6 +172,30 @@ fn a_full_store_is_read_and_not_written() {
 }
 
 #[test]
+fn what_is_deleted_while_it_waits_to_be_written_is_not_there_behind_its_deletion() {
+    let memory = memory();
+    let mut node = node(&memory);
+    let (gone, stays) = (chain(1, 1, 12), chain(1, 2, 4));
+    let asked = memory.requests();
+    memory.set_holds_writes(true);
+    node.offer(&gone, 12, None);
+    node.offer(&stays, 4, None);
+    // Two of the three runs are asked for and then being sent, and the third one waits.
+    node.until(|_| memory.requests() == asked + 2);
+    node.remote.forget(gone.owner, &gone.blocks);
+    node.until(|remote| memory.requests() == asked + 3 && remote.forgetting() <= 3);
+    assert_eq!((node.remote.forgetting(), memory.values().len()), (3, 0), "those that may still be written");
+    memory.set_holds_writes(false);
+    node.until(|remote| remote.forgetting() == 0);
+    node.until(|remote| remote.stats().writing_blocks == 0);
+    assert_eq!(node.look_up(&gone), 0);
+    assert_eq!(memory.values().len(), 1, "what was not deleted");
+    assert_eq!(node.look_up(&stays), 4);
+    assert_eq!((node.remote.stats().written_blocks, node.remote.stats().dropped_blocks), (12, 4));
+    assert!(node.remote.wants(1, &gone.blocks[3], 4), "it may be written again");
+}
+
+#[test]
 fn a_hole_ends_a_fetch_and_is_no_fault() {
     let memory = Arc::new(Memory::new(100_000, 4096));
     let mut node = node(&memory);

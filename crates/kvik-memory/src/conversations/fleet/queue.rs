@@ -9,7 +9,7 @@ use super::record::Segment;
 use crate::conversations::head::ConversationKey;
 
 /// Maximum number of queued tasks; further ones are dropped. Dropped tasks do little harm: leases lapse,
-/// listings are corrected by their readers, and segments that no head names take space until their
+/// listings are corrected by their readers, and segments that no head names stay until their
 /// conversation is deleted, which finds them by their names.
 const TASKS_MAX: usize = 4096;
 /// Maximum time that the end of the process waits for the store.
@@ -30,6 +30,14 @@ pub(in crate::conversations) enum Task {
     Purge { key: ConversationKey, changes: Vec<u64> },
 }
 
+impl Task {
+    /// True if the task is tried again after a failure, so that no message that was taken back stays in the store. Of
+    /// the other tasks, leases lapse, and the next listing finds what is left.
+    pub(in crate::conversations) fn is_retried(&self) -> bool {
+        matches!(self, Task::Changed { .. })
+    }
+}
+
 /// Queue of background work.
 #[derive(Default)]
 pub(in crate::conversations) struct Queue {
@@ -40,9 +48,11 @@ pub(in crate::conversations) struct Queue {
 #[derive(Default)]
 struct QueueState {
     tasks: VecDeque<Task>,
+    /// Tasks that failed.
+    failed: VecDeque<Task>,
     /// Conversations to write, each once.
     unwritten: BTreeSet<ConversationKey>,
-    /// Time of the next write; at once if there is none.
+    /// Time of the next write and of the next attempt at what failed; at once if there is none.
     retry: Option<Instant>,
     renewed: Option<Instant>,
     is_busy: bool,
@@ -58,6 +68,13 @@ pub(in crate::conversations) struct Due {
     pub(in crate::conversations) is_last: bool,
 }
 
+/// Work that failed.
+#[derive(Default)]
+pub(in crate::conversations) struct Failed {
+    pub(in crate::conversations) tasks: Vec<Task>,
+    pub(in crate::conversations) unwritten: BTreeSet<ConversationKey>,
+}
+
 impl Queue {
     /// Queues a conversation for writing.
     pub(in crate::conversations) fn push(&self, key: &ConversationKey) {
@@ -67,7 +84,7 @@ impl Queue {
 
     pub(in crate::conversations) fn task(&self, task: Task) {
         let mut state = self.lock();
-        if state.tasks.len() < TASKS_MAX {
+        if state.has_room() {
             state.tasks.push_back(task);
         }
         self.changed.notify_all();
@@ -91,11 +108,17 @@ impl Queue {
         }
     }
 
-    /// Ends a round of work; `unwritten` are the conversations to retry after a pause.
-    pub(in crate::conversations) fn done(&self, unwritten: BTreeSet<ConversationKey>) {
+    /// Ends a round of work; `failed` is tried again after a pause.
+    pub(in crate::conversations) fn done(&self, failed: Failed) {
+        let Failed { tasks, unwritten } = failed;
         let mut state = self.lock();
-        state.retry = (!unwritten.is_empty()).then(|| Instant::now() + RETRY);
+        state.retry = (!unwritten.is_empty() || !tasks.is_empty()).then(|| Instant::now() + RETRY);
         state.unwritten.extend(unwritten);
+        for task in tasks {
+            if state.has_room() {
+                state.failed.push_back(task);
+            }
+        }
         state.is_busy = false;
         self.changed.notify_all();
     }
@@ -113,11 +136,11 @@ impl Queue {
             let now = Instant::now();
             let renewed = *state.renewed.get_or_insert(now);
             let renews = now.duration_since(renewed) >= RENEWED;
-            let writes = !state.unwritten.is_empty() && state.retry.is_none_or(|retry| now >= retry);
+            let writes = state.has_late_work() && state.retry.is_none_or(|retry| now >= retry);
             if state.is_closing || renews || writes || !state.tasks.is_empty() {
                 return Some(state.take(renews, writes));
             }
-            let retry = state.retry.filter(|_| !state.unwritten.is_empty());
+            let retry = state.retry.filter(|_| state.has_late_work());
             let next = (renewed + RENEWED).min(retry.unwrap_or(renewed + RENEWED));
             let waited = self.changed.wait_timeout(state, next.saturating_duration_since(now));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -133,7 +156,7 @@ impl Queue {
     #[cfg(test)]
     pub(in crate::conversations) fn settle(&self) {
         let mut state = self.lock();
-        while !state.tasks.is_empty() || !state.unwritten.is_empty() || state.is_busy {
+        while !state.tasks.is_empty() || state.has_late_work() || state.is_busy {
             state.retry = None;
             self.changed.notify_all();
             state = self.changed.wait_timeout(state, Duration::from_millis(5)).unwrap().0;
@@ -142,13 +165,27 @@ impl Queue {
 }
 
 impl QueueState {
+    fn has_room(&self) -> bool {
+        self.tasks.len() + self.failed.len() < TASKS_MAX
+    }
+
+    /// True if there is work that waits for the end of the pause.
+    fn has_late_work(&self) -> bool {
+        !self.unwritten.is_empty() || !self.failed.is_empty()
+    }
+
     fn take(&mut self, renews: bool, writes: bool) -> Due {
         if renews {
             self.renewed = Some(Instant::now());
         }
         self.is_busy = true;
         let is_last = self.is_closing;
-        let unwritten = if writes || is_last { std::mem::take(&mut self.unwritten) } else { BTreeSet::new() };
-        Due { tasks: std::mem::take(&mut self.tasks), unwritten, renews, is_last }
+        let (mut tasks, mut unwritten) = (VecDeque::new(), BTreeSet::new());
+        if writes || is_last {
+            tasks.append(&mut self.failed);
+            unwritten.append(&mut self.unwritten);
+        }
+        tasks.append(&mut self.tasks);
+        Due { tasks, unwritten, renews, is_last }
     }
 }

@@ -36,7 +36,7 @@ pub(in crate::conversations) enum SharedState {
     Deleted {
         /// Identity of the change.
         stamp: u64,
-        /// Unix seconds.
+        /// Unix seconds, by the clock of the node that deleted it; not before the last change.
         at: u64,
     },
 }

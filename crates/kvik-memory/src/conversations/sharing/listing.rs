@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::Sharing;
 use super::reconcile::Standing;
-use crate::clock::unix_seconds;
 use crate::conversations::fleet::listing::Changes;
 use crate::conversations::fleet::queue::Task;
 use crate::conversations::fleet::record::{
@@ -20,8 +19,6 @@ use crate::shared::SharedError;
 const LISTED: Duration = Duration::from_secs(3);
 /// Maximum time for which one listing reads heads. The next one reads the rest.
 const READING: Duration = Duration::from_secs(1);
-/// Time for which a deletion is remembered: a node that was away for longer may restore its copy.
-const DELETED_SECONDS: u64 = 30 * 24 * 3600;
 
 impl Sharing<'_> {
     /// Reads the heads of a tenant's conversations that are newer than the local ones. If the store does not answer,
@@ -42,7 +39,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Conversations whose listed changes differ from the known one.
+    /// Conversations whose listed changes differ from the known one, and those whose deletion is to be forgotten.
     fn unknown(&self, tenant: &str) -> Vec<(ConversationKey, Vec<u64>)> {
         let mut listing = self.fleet.listing.lock().unwrap_or_else(PoisonError::into_inner);
         if listing.read.is_none_or(|read| read.elapsed() > LISTED) {
@@ -52,12 +49,14 @@ impl Sharing<'_> {
             listing.read = Some(Instant::now());
         }
         let changes = listing.of.get(&tenant_tag(tenant)).into_iter().flatten();
-        let heads = self.shelf.heads();
+        let (heads, now) = (self.shelf.heads(), Instant::now());
         let unknown = changes.filter_map(|(id, changes)| {
             let key = ConversationKey { tenant: tenant.to_owned(), id: id.clone() };
-            let known = heads.known_stamp(&key).or_else(|| listing.gone.get(&key).copied());
+            let here = heads.known_stamp(&key);
+            let gone = listing.gone.get(&key).filter(|_| here.is_none());
+            let known = here.or(gone.map(|gone| gone.stamp));
             let is_known = known.is_some_and(|known| changes[..] == [known]);
-            (!is_known).then(|| (key, changes.clone()))
+            (!is_known || gone.is_some_and(|gone| gone.is_old(now))).then(|| (key, changes.clone()))
         });
         unknown.collect()
     }
@@ -81,9 +80,8 @@ impl Sharing<'_> {
         let stamp = there.stamp();
         let mut is_old = false;
         if let SharedState::Deleted { at, .. } = there.state {
-            is_old = unix_seconds().saturating_sub(at) > DELETED_SECONDS;
             let mut listing = self.fleet.listing.lock().unwrap_or_else(PoisonError::into_inner);
-            listing.gone.insert(key.clone(), stamp);
+            is_old = listing.note_gone(key, stamp, at).is_old(Instant::now());
         }
         if is_old {
             self.fleet.queue.task(Task::Purge { key: key.clone(), changes: changes.to_vec() });

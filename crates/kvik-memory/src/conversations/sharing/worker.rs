@@ -1,12 +1,11 @@
 //! Background work on shared conversations: renews leases, writes changes that are not in the store yet, and deletes
 //! unused records.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::Sharing;
-use crate::conversations::fleet::queue::{Due, Queue, RENEWED, Task};
+use crate::conversations::fleet::queue::{Due, Failed, Queue, RENEWED, Task};
 use crate::conversations::fleet::record::{CHANGED, CONVERSATION, changed_name, conversation_name};
 use crate::conversations::head::ConversationKey;
 use crate::conversations::shelf::Shelf;
@@ -45,7 +44,7 @@ fn work(queue: &Queue, shelf: &Weak<Shelf>) {
     while let Some(due) = queue.next() {
         let Some(shelf) = shelf.upgrade() else { return };
         let is_last = due.is_last;
-        queue.done(shelf.sharing_in_background().map_or_else(BTreeSet::new, |sharing| sharing.work(due)));
+        queue.done(shelf.sharing_in_background().map_or_else(Failed::default, |sharing| sharing.work(due)));
         if is_last {
             return;
         }
@@ -53,8 +52,8 @@ fn work(queue: &Queue, shelf: &Weak<Shelf>) {
 }
 
 impl Sharing<'_> {
-    /// Does the due work; returns the conversations that are still to be written.
-    fn work(&self, due: Due) -> BTreeSet<ConversationKey> {
+    /// Does the due work; returns what is to be tried again.
+    fn work(&self, due: Due) -> Failed {
         if due.renews {
             self.renew();
         }
@@ -66,26 +65,28 @@ impl Sharing<'_> {
                 renewed = Instant::now();
             }
         };
+        let mut failed = Failed { tasks: Vec::new(), unwritten: due.unwritten };
         for task in due.tasks {
             keep_leases();
             if let Err(error) = self.perform(&task) {
                 tracing::debug!("the store does not take what is left of a change: {error}");
+                failed.tasks.extend(Some(task).filter(Task::is_retried));
             }
         }
-        let mut left = due.unwritten;
-        left.retain(|key| {
+        failed.unwritten.retain(|key| {
             keep_leases();
             !self.write_late(key)
         });
-        left
+        failed
     }
 
     fn perform(&self, task: &Task) -> Result<(), SharedError> {
         match task {
             Task::Release(key, hold) => self.release(key, hold),
             Task::Changed { key, stamp, before, swept } => {
-                self.mark(key, *stamp, before.as_slice())?;
-                self.sweep(key, swept)
+                // Messages that were taken back leave the store even if the mark fails.
+                let marked = self.mark(key, *stamp, before.as_slice());
+                self.sweep(key, swept).and(marked)
             }
             Task::Corrected { key, stamp, others } => self.mark(key, *stamp, others),
             Task::Purge { key, changes } => {

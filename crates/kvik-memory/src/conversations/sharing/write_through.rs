@@ -109,7 +109,7 @@ impl Sharing<'_> {
         let content = head.map(|head| self.content(key, head, there, claim)).transpose()?;
         let state = match &content {
             Some(content) => SharedState::Kept(content.clone()),
-            None => SharedState::Deleted { stamp: random().max(1), at: unix_seconds() },
+            None => SharedState::Deleted { stamp: random().max(1), at: deleted_at(there) },
         };
         let written = SharedConversation { state, lease: None };
         let stamp = written.stamp();
@@ -183,6 +183,11 @@ impl Sharing<'_> {
         let Some(_comparing) = self.shelf.compare(key) else { return false };
         self.write_through(key) != WrittenThrough::Later
     }
+}
+
+/// Time of a deletion in Unix seconds: not before the last change, which a node with another clock may have made.
+fn deleted_at(there: Option<&Content>) -> u64 {
+    there.map_or(0, |content| content.head.updated).max(unix_seconds())
 }
 
 fn name_of(content: &Option<Content>) -> Option<&str> {

@@ -162,13 +162,18 @@ impl Node {
 
     /// Writes the runs of the first `blocks` that are wanted, and waits until that is done.
     pub(crate) fn write(&mut self, chain: &Chain, blocks: usize, ttl: Option<Duration>) {
+        self.offer(chain, blocks, ttl);
+        self.until(|remote| remote.stats().writing_blocks == 0);
+    }
+
+    /// Offers the runs of the first `blocks` that are wanted.
+    pub(crate) fn offer(&mut self, chain: &Chain, blocks: usize, ttl: Option<Duration>) {
         for run in runs(blocks, self.remote.run_max()) {
             let end = chain.blocks[run.end - 1];
             if self.remote.wants(chain.owner, &end, run.len()) {
                 self.remote.offer(chain.owner, end, bytes_of(chain, run), ttl);
             }
         }
-        self.until(|remote| remote.stats().writing_blocks == 0);
     }
 
     pub(crate) fn look_up(&mut self, chain: &Chain) -> usize {

@@ -17,6 +17,8 @@ pub(super) struct Link {
     pub(super) is_down: AtomicBool,
     /// Puts are stored, and the node gets an error.
     pub(super) loses_answers: AtomicBool,
+    /// Kind of records of which the next put fails.
+    pub(super) refuses: Mutex<Option<&'static str>>,
     pub(super) delay_ms: AtomicU64,
     pub(super) put_bytes: AtomicU64,
     pub(super) calls: AtomicU64,
@@ -28,6 +30,7 @@ impl Link {
             store: store.clone(),
             is_down: AtomicBool::default(),
             loses_answers: AtomicBool::default(),
+            refuses: Mutex::default(),
             delay_ms: AtomicU64::default(),
             put_bytes: AtomicU64::default(),
             calls: AtomicU64::default(),
@@ -66,6 +69,9 @@ impl SharedRecords for Link {
     fn put(&self, kind: &str, name: &str, after: u64, bytes: Vec<u8>) -> Result<u64, SharedError> {
         assert!(bytes.len() <= 16 << 20);
         self.put_bytes.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        if self.refuses.lock().unwrap().take_if(|refused| *refused == kind).is_some() {
+            return Err(SharedError::Failed("it is refused".to_owned()));
+        }
         let put = self.ask(kind, name, |records| {
             let version = records.get(&key(kind, name)).map_or(0, |record| record.version);
             if version != after {

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::conversations::fleet::record::{CHANGED, CONVERSATION, NAME, SAID, said_name, tenant_tag};
+use crate::conversations::fleet::record::{
+    CHANGED, CONVERSATION, NAME, SAID, changed_name, conversation_name, said_name, tenant_tag,
+};
 use crate::conversations::shelf::Shelf;
-use crate::conversations::twin::said;
+use crate::conversations::twin::{new_messages, said};
 use crate::conversations::{ConversationError, ConversationKey, Conversations, fleet, sharing};
-use crate::deletions::Deletions;
+use crate::deletions::{Deletion, Deletions};
 use crate::records::Records;
 use crate::shared::SharedRecord;
 use memory::{Link, Memory};
@@ -34,6 +36,13 @@ impl Node {
         let (records, link) = (Records::in_memory(), Link::to(memory));
         let store = open(&records, &link, lease);
         Node { records, link, store }
+    }
+
+    /// A node that records deletions, and these.
+    fn deleting(memory: &Arc<Memory>) -> (Node, Arc<Deletions>) {
+        let (records, link, deletions) = (Records::in_memory(), Link::to(memory), Deletions::open(None));
+        let shelf = Shelf::open(Some(&records), Some(link.clone())).deleting(deletions.clone());
+        (Node { records, link, store: start(shelf, fleet::LEASE) }, deletions)
     }
 
     fn restart(&mut self) {
@@ -66,7 +75,10 @@ impl Node {
 }
 
 fn open(records: &Records, link: &Arc<Link>, lease: Duration) -> Arc<Conversations> {
-    let mut shelf = Shelf::open(Some(records), Some(link.clone()));
+    start(Shelf::open(Some(records), Some(link.clone())), lease)
+}
+
+fn start(mut shelf: Shelf, lease: Duration) -> Arc<Conversations> {
     let fleet = shelf.fleet.as_mut().unwrap();
     // Threads of tests wait longer for each other than a turn does.
     (fleet.lease, fleet.store.patience) = (lease, Duration::from_secs(60));
@@ -526,19 +538,119 @@ fn nothing_is_left_in_the_store_of_a_conversation_that_was_deleted() {
 #[test]
 fn a_node_that_hears_of_a_deletion_deletes_what_it_has_made_of_it() {
     let memory: Arc<Memory> = Arc::default();
-    let open = || {
-        let deletions = Deletions::open(None);
-        (Conversations::open_deleting(None, Some(Link::to(&memory)), deletions.clone()), deletions)
-    };
-    let ((one, _), (two, deletions)) = (open(), open());
-    let mut held = one.hold_or_begin("a", "trip").unwrap();
-    held.append(&[said("user", "1")]).unwrap();
-    let key = held.key().clone();
-    drop(held);
-    assert_eq!(two.read("a", "trip").unwrap().2.len(), 1);
-    one.hold("a", "trip").unwrap().delete().unwrap();
-    assert!(two.read("a", &key.id).is_err());
+    let ((one, _), (two, deletions)) = (Node::deleting(&memory), Node::deleting(&memory));
+    let key = ConversationKey { tenant: "a".to_owned(), id: one.say("trip", "1").unwrap() };
+    assert_eq!(two.texts("trip").unwrap(), ["1"]);
+    one.store.hold("a", "trip").unwrap().delete().unwrap();
+    assert!(two.texts(&key.id).is_err());
     let left = deletions.get(&key.owner()).expect("it has made something of it, maybe");
     assert_eq!((left.chain().len(), left.is_removed), (1, true));
-    assert!(two.erase(&key.owner(), &left).is_ok());
+    assert!(two.store.erase(&key.owner(), &left).is_ok());
+}
+
+#[test]
+fn a_node_that_hears_of_messages_taken_back_deletes_what_it_has_made_of_them() {
+    let memory: Arc<Memory> = Arc::default();
+    let ((one, of_one), (two, of_two)) = (Node::deleting(&memory), Node::deleting(&memory));
+    one.store.hold_or_begin("a", "trip").unwrap().append(&new_messages(0, 1, 4)).unwrap();
+    assert_eq!(two.texts("trip").unwrap().len(), 5);
+    one.store.hold("a", "trip").unwrap().append(&new_messages(1, 2, 1)).unwrap();
+    assert_eq!(two.texts("trip").unwrap().len(), 7);
+    assert_eq!(of_two.all(), [], "system messages that are replaced take nothing back");
+    one.store.hold("a", "trip").unwrap().take_back(4).unwrap();
+    assert_eq!(two.texts("trip").unwrap().len(), 4);
+    let left = |deletions: &Deletions| -> Vec<Deletion> {
+        deletions.all().into_iter().map(|(_, left)| left).collect()
+    };
+    assert_eq!(left(&of_two), left(&of_one));
+    assert_eq!(left(&of_two)[0].chain().len(), 3);
+}
+
+#[test]
+fn a_deletion_is_recorded_by_nodes_that_have_read_the_conversation_even_if_it_has_no_messages() {
+    let memory: Arc<Memory> = Arc::default();
+    let ((one, _), (two, of_two), (three, of_three)) =
+        (Node::deleting(&memory), Node::deleting(&memory), Node::deleting(&memory));
+    let key = ConversationKey { tenant: "a".to_owned(), id: one.say("trip", "1").unwrap() };
+    assert_eq!(two.texts("trip").unwrap(), ["1"]);
+    one.store.hold("a", "trip").unwrap().take_back(0).unwrap();
+    assert_eq!(two.texts("trip").unwrap(), [""; 0]);
+    assert_eq!(three.listed("a").len(), 1);
+    one.store.hold("a", "trip").unwrap().delete().unwrap();
+    one.settle();
+    assert!(two.listed("a").is_empty() && three.listed("a").is_empty());
+    let left = of_two.get(&key.owner()).expect("prompts of it may be noted");
+    assert!(left.is_removed && !left.is_part && left.name.as_deref() == Some("trip"), "{left:?}");
+    assert_eq!(of_three.all(), [], "a node that has never read it has made nothing of it");
+}
+
+#[test]
+fn what_is_taken_back_leaves_the_store_though_its_mark_is_refused() {
+    let (memory, one, two) = nodes();
+    one.say("trip", "stays").unwrap();
+    one.say("trip", "a secret").unwrap();
+    one.settle();
+    *one.link.refuses.lock().unwrap() = Some(CHANGED);
+    one.store.hold("a", "trip").unwrap().take_back(1).unwrap();
+    one.settle();
+    assert_eq!(*one.link.refuses.lock().unwrap(), None, "a mark was refused");
+    let (key, head) = one.store.find("a", "trip").unwrap();
+    let records = memory.0.lock().unwrap();
+    let is_secret = |record: &SharedRecord| String::from_utf8_lossy(&record.bytes).contains("a secret");
+    assert!(!records.values().any(is_secret));
+    let marks: Vec<&String> =
+        records.keys().filter(|(kind, _)| kind == CHANGED).map(|(_, name)| name).collect();
+    assert_eq!(marks, [&changed_name(&key, head.stamp)], "it is marked in the next round");
+    drop(records);
+    assert_eq!(two.listed("a").len(), 1);
+}
+
+/// Changes the record of a conversation in the store, as a node with another clock would have written it.
+fn rewrite(memory: &Memory, key: &ConversationKey, change: impl FnOnce(&mut Value)) {
+    let mut records = memory.0.lock().unwrap();
+    let record = records.get_mut(&(CONVERSATION.to_owned(), conversation_name(key))).unwrap();
+    let mut value: Value = serde_json::from_slice(&record.bytes).unwrap();
+    change(&mut value["state"]);
+    record.bytes = serde_json::to_vec(&value).unwrap();
+}
+
+#[test]
+fn a_deletion_by_a_node_whose_clock_is_behind_is_remembered_by_all() {
+    let (memory, one, two) = nodes();
+    let three = Node::new(&memory);
+    let id = one.say("trip", "1").unwrap();
+    assert_eq!(three.texts("trip").unwrap(), ["1"]);
+    one.store.hold("a", "trip").unwrap().delete().unwrap();
+    one.settle();
+    let key = ConversationKey { tenant: "a".to_owned(), id: id.clone() };
+    rewrite(&memory, &key, |state| state["deleted"]["at"] = json!(1));
+    for _ in 0..2 {
+        assert!(two.listed("a").is_empty());
+        two.settle();
+    }
+    let marks = || (count(&memory, CONVERSATION), count(&memory, CHANGED));
+    assert_eq!(marks(), (1, 1), "the mark is new to this node");
+    for reference in ["trip", &id] {
+        assert!(matches!(refusal(three.texts(reference)), ConversationError::NotFound(_)));
+    }
+    three.settle();
+    assert!(one.listed("a").is_empty() && three.listed("a").is_empty());
+    // As if it had known the mark for days.
+    let days = Duration::from_secs(2 * 24 * 3600);
+    for gone in two.store.shelf.fleet.as_ref().unwrap().listing.lock().unwrap().gone.values_mut() {
+        gone.since = gone.since.checked_sub(days).unwrap();
+    }
+    assert!(two.listed("a").is_empty());
+    two.settle();
+    assert_eq!(marks(), (0, 0), "it is removed at last");
+}
+
+#[test]
+fn a_deletion_is_not_older_than_the_last_change() {
+    let (memory, one, _) = nodes();
+    let id = one.say("trip", "1").unwrap();
+    let (key, updated) = (ConversationKey { tenant: "a".to_owned(), id }, 4_000_000_000_u64);
+    rewrite(&memory, &key, |state| state["kept"]["head"]["updated"] = json!(updated));
+    one.store.hold("a", "trip").unwrap().delete().unwrap();
+    rewrite(&memory, &key, |state| assert_eq!(state["deleted"]["at"], json!(updated)));
 }
