@@ -11,6 +11,8 @@ pub(crate) type Fields = Map<String, Value>;
 /// Maximum nesting of references and combinations, and maximum number of them.
 const DEPTH_MAX: usize = 32;
 const STEPS_MAX: usize = 2_000;
+/// Listed values that are looked at in a step.
+const VALUES_PER_STEP: usize = 64;
 
 /// A set of types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +107,7 @@ impl<'a> Resolver<'a> {
         if depth > DEPTH_MAX || self.steps_left == 0 {
             return Kinds::ANY;
         }
-        self.steps_left -= 1;
+        self.steps_left = self.steps_left.saturating_sub(1 + listed(fields) / VALUES_PER_STEP);
         let mut kinds = match property {
             None => stated(fields),
             Some(name) => match property_schema(fields, name) {
@@ -158,8 +160,24 @@ fn stated(fields: &Fields) -> Kinds {
     }
 }
 
+/// Number of types and values that a schema lists.
+fn listed(fields: &Fields) -> usize {
+    let lists = ["type", "enum"].iter().filter_map(|keyword| fields.get(*keyword)?.as_array());
+    lists.map(Vec::len).sum()
+}
+
 fn of_value(value: &Value) -> Kinds {
-    Kinds::of_json(&value.to_string())
+    match value {
+        Value::Null => Kinds::NULL,
+        Value::Bool(_) => Kinds::BOOLEAN,
+        Value::Number(number) if number.as_f64().is_some_and(|number| number.fract() != 0.0) => {
+            Kinds::FRACTION
+        }
+        Value::Number(_) => Kinds::INTEGER,
+        Value::String(_) => Kinds::STRING,
+        Value::Array(_) => Kinds::ARRAY,
+        Value::Object(_) => Kinds::OBJECT,
+    }
 }
 
 /// The schema that a reference within `root` names: a JSON pointer as the fragment of a URI, which may be
@@ -256,6 +274,15 @@ mod tests {
         assert_eq!(Kinds::of_property(&open, "b"), Kinds::BOOLEAN);
         assert_eq!(Kinds::of_property(&open, "c"), Kinds::NULL.or(Kinds::ARRAY));
         assert_eq!(Kinds::of_property(&open, "d"), Kinds::ANY);
+    }
+
+    /// A list is not read through at each of thousands of references to it.
+    #[test]
+    fn long_lists_take_steps() {
+        let references = |count: usize| json!({"anyOf": vec![json!({"$ref": "#/$defs/list"}); count]});
+        let root = json!({"$defs": {"list": {"enum": vec![1; 50_000]}}});
+        assert_eq!(Kinds::of(&root, &references(1)), Kinds::INTEGER);
+        assert_eq!(Kinds::of(&root, &references(10)), Kinds::ANY);
     }
 
     /// Exponential recursion is abandoned, not followed.

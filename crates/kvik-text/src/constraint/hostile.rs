@@ -49,6 +49,9 @@ fn schemas() -> Vec<(&'static str, Constraint)> {
     for _ in 0..12 {
         nested = json!({"anyOf": [nested, {"type": "array", "items": nested}]});
     }
+    let copy = |i: usize| (format!("p{i}"), json!({"$ref": "#/$defs/list", "minimum": 0}));
+    let mut copies = object(many(300, copy));
+    copies["$defs"] = json!({"list": {"enum": vec![1; 60_000]}});
     let choices = many(6, |i| {
         let options = many(6, |j| object(vec![(format!("a{j}"), integer()), (format!("b{i}"), integer())]));
         json!({ "anyOf": options })
@@ -86,6 +89,11 @@ fn schemas() -> Vec<(&'static str, Constraint)> {
             schema(json!({"anyOf": many(1500, |i| object(vec![("k".into(), json!({"const": i}))]))})),
         ),
         ("nested alternatives", schema(nested)),
+        (
+            "a combination of many parts",
+            schema(json!({"allOf": many(5000, |i| json!({"items": {"minimum": i}}))})),
+        ),
+        ("copies of a list", schema(copies)),
         ("a product of alternatives", schema(json!({ "allOf": choices }))),
         (
             "a chain of references",

@@ -3,12 +3,13 @@
 //! Properties are in the order of the schema, and optional ones may be missing. A string is free up to its end
 //! marker; nested values have their form but not their types enforced unless they are JSON.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
 use super::literals::{ControlTokens, Text, lead, quoted};
-use super::{checked_schema, json_rule};
+use super::{checked_schema, json_rule, limits};
 use crate::forms::ArgumentsForm;
 use crate::kinds::Kinds;
 
@@ -23,13 +24,15 @@ pub(super) fn rules(
     controls: &ControlTokens<'_>,
 ) -> Result<String, String> {
     let normal = checked_schema(schema)?;
-    let mut grammar = Grammar { name, form, schema: &normal, controls, rules: String::new() };
+    let mut grammar =
+        Grammar { name, form, schema: &normal, controls, rules: String::new(), literals_bytes: 0 };
     let object = grammar.target(&normal);
-    let properties = object["properties"].as_object().cloned().unwrap_or_default();
+    let none = Map::new();
+    let properties = object["properties"].as_object().unwrap_or(&none);
     for (index, (key, property)) in properties.iter().enumerate() {
         grammar.property(index, key, property)?;
     }
-    grammar.sequence(&properties, &object["required"]);
+    grammar.sequence(properties, &object["required"]);
     if let ArgumentsForm::Dict { quote } = form {
         grammar.values(quote)?;
     }
@@ -42,10 +45,13 @@ struct Grammar<'a> {
     /// The normalised schema: properties refer to its definitions.
     schema: &'a Value,
     controls: &'a ControlTokens<'a>,
+    /// At most as long as a grammar may be: a definition is written at each of its uses.
     rules: String,
+    /// Bytes of the listed values of parameters, which are written once all alternatives of their property are known.
+    literals_bytes: usize,
 }
 
-impl Grammar<'_> {
+impl<'a> Grammar<'a> {
     /// Writing to a string cannot fail.
     fn rule(&mut self, name: &str, body: &str) {
         let _ = writeln!(self.rules, "{name}: {body}");
@@ -68,7 +74,7 @@ impl Grammar<'_> {
             ArgumentsForm::Json => self.json(&rule, property)?,
         };
         self.rule(&rule, &body);
-        Ok(())
+        limits::check_generated(self.rules.len())
     }
 
     /// A value as text, with its end. If it may be any string, no other type is enforced.
@@ -98,41 +104,54 @@ impl Grammar<'_> {
             }
             return Ok(true);
         }
-        if let Some(values) = listed(&property) {
-            ways.extend(values.iter().map(|value| match value {
-                Value::String(text) => self.literal(text),
-                other => self.literal(&other.to_string()),
-            }));
+        if let Some(values) = listed(property) {
+            for value in values {
+                ways.push(self.listed_literal(value)?);
+            }
             return Ok(true);
         }
-        if Kinds::of(schema, &property).allows(Kinds::STRING) {
+        if Kinds::of(schema, property).allows(Kinds::STRING) {
             return Ok(false);
         }
-        let way = self.json(&format!("{rule}_{}", ways.len()), &property)?;
+        let way = self.json(&format!("{rule}_{}", ways.len()), property)?;
         ways.push(way);
         Ok(true)
+    }
+
+    /// The literal of a listed value, counted as one of several alternatives.
+    fn listed_literal(&mut self, value: &Value) -> Result<String, String> {
+        let literal = match value {
+            Value::String(text) => self.literal(text),
+            other => self.literal(&other.to_string()),
+        };
+        self.literals_bytes += literal.len() + " | ".len();
+        limits::check_generated(self.literals_bytes)?;
+        Ok(literal)
     }
 
     /// A value in Gemma's notation.
     fn entry(&mut self, rule: &str, property: &Value, quote: &str) -> Result<String, String> {
         let property = self.target(property);
-        let kinds = Kinds::of(self.schema, &property);
+        let kinds = Kinds::of(self.schema, property);
         let scalars = Kinds::NULL.or(Kinds::BOOLEAN).or(Kinds::INTEGER).or(Kinds::FRACTION);
         if kinds.is_within(scalars) {
-            return self.json(rule, &property);
+            return self.json(rule, property);
         }
         if kinds != Kinds::STRING {
             return Ok(format!("{}_value", self.name));
         }
-        let Some(texts) = listed(&property) else { return Ok(format!("{}_text", self.name)) };
+        let Some(texts) = listed(property) else { return Ok(format!("{}_text", self.name)) };
         let quoted = |text: &Value| self.literal(&[quote, text.as_str().unwrap_or_default(), quote].concat());
         Ok(format!("({})", texts.iter().map(quoted).collect::<Vec<_>>().join(" | ")))
     }
 
     /// The schema that a reference names, or the schema itself.
-    fn target(&self, property: &Value) -> Value {
+    fn target<'v>(&self, property: &'v Value) -> &'v Value
+    where
+        'a: 'v,
+    {
         let target = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
-        target.and_then(|pointer| self.schema.pointer(pointer)).unwrap_or(property).clone()
+        target.and_then(|pointer| self.schema.pointer(pointer)).unwrap_or(property)
     }
 
     fn literal(&self, text: &str) -> String {
@@ -154,6 +173,7 @@ impl Grammar<'_> {
         }
         let name = format!("{rule}_json");
         self.rule(&name, &json_rule(&schema)?);
+        limits::check_generated(self.rules.len())?;
         Ok(name)
     }
 
@@ -164,12 +184,13 @@ impl Grammar<'_> {
             ArgumentsForm::Dict { .. } => ("\"{\"", "\",\"", "\"}\""),
             ArgumentsForm::Parameters { .. } | ArgumentsForm::Json => ("", "", ""),
         };
-        let required = required.as_array().cloned().unwrap_or_default();
+        let required: HashSet<&str> =
+            required.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let name = self.name;
         // `first_i`: no property before `i` has been written; `more_i`: at least one has.
         for (index, key) in properties.keys().enumerate() {
             let next = index + 1;
-            let is_required = required.iter().any(|required| required == key);
+            let is_required = required.contains(key.as_str());
             let skip = if is_required { String::new() } else { format!(" | {name}_first_{next}") };
             self.rule(&format!("{name}_first_{index}"), &format!("{name}_{index} {name}_more_{next}{skip}"));
             let optional = if is_required { "" } else { "?" };
@@ -200,16 +221,16 @@ impl Grammar<'_> {
 }
 
 /// The values that a normalised schema lists, if it lists any.
-fn listed(schema: &Value) -> Option<Vec<Value>> {
-    let values = schema["enum"].as_array().cloned();
-    values.or_else(|| schema.get("const").map(|value| vec![value.clone()]))
+fn listed(schema: &Value) -> Option<&[Value]> {
+    let values = schema["enum"].as_array().map(Vec::as_slice);
+    values.or_else(|| schema.get("const").map(std::slice::from_ref))
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::super::tests::accepts;
+    use super::super::tests::{accepts, compiler};
     use super::*;
     use crate::forms::{CallForm, CallStart, Calls, Constraint};
 
@@ -221,7 +242,7 @@ mod tests {
             "o": {"$ref": "#/$defs/pair"},
         }, "$defs": {"pair": {"type": "array", "items": {"type": "boolean"}}}});
         Constraint::Calls(Calls {
-            start: CallStart::Forced { after: None },
+            start: CallStart::Forced { after: None, instead: None },
             tools: vec![CallForm { begin: begin.into(), arguments, schema, end: end.into() }],
             opening: "[".into(),
             separator: ",".into(),
@@ -266,7 +287,7 @@ mod tests {
             let schema = json!({"type": "object", "required": ["p"], "properties": {"p": property},
                 "$defs": {"text": {"type": "string"}, "unit": {"enum": ["c", "f"]}}});
             let constraint = Constraint::Calls(Calls {
-                start: CallStart::Forced { after: None },
+                start: CallStart::Forced { after: None, instead: None },
                 tools: vec![CallForm { begin: "f".into(), arguments: form.clone(), schema, end: "!".into() }],
                 opening: String::new(),
                 separator: String::new(),
@@ -308,6 +329,22 @@ mod tests {
         check(json!({"enum": ["", 3, "x"]}), &["", "3", "x"], &["\"x\"", "4"]);
         check(json!({"type": ["integer", "null"]}), &["3", "null"], &["x", "\"3\""]);
         check(json!({"anyOf": [{"type": "boolean"}, {"type": "array"}]}), &["true", "[1]"], &["x", "True"]);
+    }
+
+    /// The grammar of a list is refused before it is written at each of its uses.
+    #[test]
+    fn a_list_that_is_used_often_is_refused_early() {
+        let list: Vec<String> = (0..10_000).map(|i| format!("value-{i}")).collect();
+        let use_of_list = |i: usize| (format!("p{i}"), json!({"$ref": "#/$defs/list"}));
+        let properties: Map<String, Value> = (0..200).map(use_of_list).collect();
+        let schema = json!({"properties": properties, "$defs": {"list": {"enum": list}}});
+        let compiler = compiler();
+        let controls = ControlTokens::of(&compiler.vocabulary);
+        let parameters = ArgumentsForm::Parameters { key: "<".into(), value: ">".into(), end: "</>".into() };
+        for form in [parameters, ArgumentsForm::Python, ArgumentsForm::Dict { quote: "'".into() }] {
+            let error = rules("f", &form, &schema, &controls).unwrap_err();
+            assert!(error.contains("bytes as a grammar"), "{form:?}: {error}");
+        }
     }
 
     #[test]

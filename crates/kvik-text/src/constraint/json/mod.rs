@@ -8,13 +8,14 @@
 mod pattern;
 mod spelling;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use serde_json::{Value, json};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::literals::quoted;
-use super::schema::{format_pattern, pattern_matches};
+use super::schema::{format_pattern, pattern_matcher};
 use super::{JSON_WHITE_SPACE, with_white_space};
 
 type Fields = serde_json::Map<String, Value>;
@@ -46,8 +47,9 @@ pub(super) fn grammar(schema: &Value) -> std::result::Result<Option<String>, Str
 /// The rules so far.
 struct Grammar {
     rules: String,
-    /// References to the rules of schemas; `None` for those that exclude every value.
-    known: HashMap<String, Option<String>>,
+    /// References to the rules of schemas, by digests of their texts, which hold those of all schemas within them; `None`
+    /// for those that exclude every value.
+    known: HashMap<u128, Option<String>>,
     terminals: Terminals,
 }
 
@@ -117,7 +119,7 @@ impl Grammar {
         let Value::Object(fields) = schema else {
             return Ok((schema != &Value::Bool(false)).then(|| "any".to_owned()));
         };
-        let key = schema.to_string();
+        let key = xxh3_128(schema.to_string().as_bytes());
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
@@ -314,14 +316,17 @@ impl Grammar {
             .flatten()
             .filter_map(Value::as_str)
             .collect();
+        let needed: HashSet<&str> = required.iter().copied().collect();
+        let matchers: Vec<_> =
+            patterns.iter().map(|(pattern, schema)| (pattern_matcher(pattern), schema)).collect();
         let unlisted = required.iter().filter(|name| !properties.contains_key(**name)).map(|name| {
-            let pattern = patterns.iter().find(|(pattern, _)| pattern_matches(pattern, name) == Some(true));
-            (*name, pattern.map_or(&additional, |(_, schema)| schema))
+            let pattern = matchers.iter().find(|(matches, _)| matches(name) == Some(true));
+            (*name, pattern.map_or(&additional, |(_, schema)| *schema))
         });
         let named = properties.iter().map(|(name, schema)| (name.as_str(), schema)).chain(unlisted);
         let (mut parts, mut taken) = (Vec::new(), Vec::new());
         for (name, schema) in named {
-            let is_required = required.contains(&name);
+            let is_required = needed.contains(name);
             let key = pattern::quoted(name, &mut self.terminals);
             match self.node(schema)? {
                 Some(value) => {
@@ -355,7 +360,8 @@ impl Grammar {
         for (wanted, schema) in patterns {
             let form = pattern::pattern(wanted, &mut self.terminals).ok_or(Unreadable)?;
             let key = self.terminals.terminal(&format!("\"\\\"\" {form} \"\\\"\""));
-            let names = taken.iter().filter(|(name, _)| pattern_matches(wanted, name) != Some(false));
+            let matches = pattern_matcher(wanted);
+            let names = taken.iter().filter(|(name, _)| matches(name) != Some(false));
             let body = but(&key, names.map(|(_, key)| key.as_str()).collect());
             if let Some(value) = self.node(schema)? {
                 entries.push(format!("{} \":\" {value}", self.terminals.terminal(&body)));

@@ -1,10 +1,12 @@
 //! `const` and `enum`: the listed values that all sibling keywords allow.
 
-use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+use serde_json::Value;
 
 use super::merge::is_annotation;
 use super::valid::Validator;
-use super::{Fields, Normaliser, Result, UnderStrict, excluded, failed};
+use super::{Fields, Normaliser, Result, UnderStrict, excluded, failed, object_of};
 
 impl Normaliser<'_> {
     /// The listed values that satisfy the rest of the schema; `None` if it lists none. Keywords that cannot be
@@ -16,26 +18,28 @@ impl Normaliser<'_> {
             (None, Some(_)) => return Err(failed(&format!("{at}.enum"), "must be an array of values")),
             (None, None) => return Ok(None),
         };
-        let rules: Fields =
-            fields.iter().filter(|(key, _)| *key != keyword && !is_annotation(key)).map(owned).collect();
+        let rules = self.copy_fields(fields, |key| key != keyword && !is_annotation(key), at)?;
         super::types(&rules, at)?;
-        let mut validator = Validator::new(self.root);
-        let allowed: Vec<&Value> =
-            values.iter().filter(|value| validator.allows(&rules, value) != Some(false)).collect();
-        for keyword in validator.unknown {
+        let (allowed, unknown) = self.allowed(values, &rules);
+        for keyword in unknown {
             let why = "of the values beside it, not all could be checked";
             self.drop_keyword(at, &keyword, why, UnderStrict::Tolerated)?;
         }
-        match (keyword, allowed.first()) {
-            (_, None) => {
-                Err(excluded(&format!("{at}.{keyword}"), "has no value that the keywords beside it allow"))
-            }
-            ("const", Some(value)) => Ok(Some(json!({ "const": value }))),
-            _ => Ok(Some(json!({ "enum": allowed }))),
+        if allowed.is_empty() {
+            let message = "has no value that the keywords beside it allow";
+            return Err(excluded(&format!("{at}.{keyword}"), message));
         }
+        let mut copies =
+            allowed.into_iter().map(|value| self.copy(value, at)).collect::<Result<Vec<Value>>>()?;
+        let literal = if keyword == "const" { copies.remove(0) } else { Value::Array(copies) };
+        Ok(Some(object_of(keyword, literal)))
     }
-}
 
-fn owned((key, value): (&String, &Value)) -> (String, Value) {
-    (key.clone(), value.clone())
+    /// The values that the rules allow, and the keywords of which some could not be checked.
+    fn allowed<'v>(&mut self, values: &'v [Value], rules: &Fields) -> (Vec<&'v Value>, BTreeSet<String>) {
+        let mut validator = Validator::new(self.root, &mut self.effort);
+        let is_allowed = |value: &&Value| validator.allows(rules, value) != Some(false);
+        let allowed = values.iter().filter(is_allowed).collect();
+        (allowed, validator.unknown)
+    }
 }

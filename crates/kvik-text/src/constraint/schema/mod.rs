@@ -6,6 +6,7 @@
 //! `not`, `if`) are dropped with a note. References and combinations (`allOf`, alternatives with
 //! siblings) are resolved here: llguidance intersects them without a useful bound.
 
+mod copies;
 mod datetime;
 mod formats;
 mod literal;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::limits::check_schema_bytes;
 use crate::kinds::{Fields, implied_type, pointed};
 
 /// Maximum schemas within the schema, each counted once per use in a combination.
@@ -29,6 +31,8 @@ const DEPTH_MAX: usize = 128;
 const LEVELS_MAX: usize = 2_000;
 /// Maximum states of patterns that are counted.
 const STATES_COUNTED_MAX: usize = 1_000;
+/// Bytes of a schema's path that are charged like a value: a path has the names of all properties around it.
+const PATH_BYTES: usize = 256;
 /// Maximum notes.
 const NOTES_MAX: usize = 50;
 
@@ -64,21 +68,12 @@ pub struct SchemaError {
 
 type Result<T> = std::result::Result<T, SchemaError>;
 
-/// Normalises a schema; a normalised one stays unchanged.
+/// Normalises a schema; a normalised one stays unchanged. A long one is refused first: the cost of reading it, and the
+/// stack that this takes, are bounded for schemas within that limit.
 pub fn normalise(schema: &Value, strictness: Strictness) -> Result<Normalised> {
-    let mut normaliser = Normaliser {
-        root: schema,
-        strictness,
-        notes: Vec::new(),
-        definitions: Vec::new(),
-        names: BTreeMap::new(),
-        nodes: 0,
-        deepest: 0,
-        patterns: pattern::PatternReader::default(),
-        patterns_bytes: 0,
-        classes: 0,
-        states_left: STATES_COUNTED_MAX,
-    };
+    let bytes = schema.to_string().len();
+    check_schema_bytes(bytes).map_err(|error| failed("$", format!("is too long: {error}")))?;
+    let mut normaliser = Normaliser::new(schema, strictness);
     let mut levels = 0;
     let mut normal = normaliser.node(schema, "$", 0)?;
     let mut definitions = Map::new();
@@ -123,7 +118,11 @@ struct Normaliser<'a> {
     definitions: Vec<String>,
     names: BTreeMap<String, usize>,
     nodes: usize,
+    /// Values that combinations can still copy.
+    copies_left: usize,
     deepest: usize,
+    /// What checks of listed values may still cost.
+    effort: valid::Effort,
     patterns: pattern::PatternReader,
     patterns_bytes: usize,
     /// Number of Unicode classes in the patterns so far.
@@ -142,8 +141,26 @@ enum UnderStrict {
 }
 
 impl<'a> Normaliser<'a> {
-    /// Normalises one schema at path `at`, `depth` levels below the last definition.
-    fn node(&mut self, schema: &Value, at: &str, depth: usize) -> Result<Value> {
+    fn new(root: &'a Value, strictness: Strictness) -> Normaliser<'a> {
+        Normaliser {
+            root,
+            strictness,
+            notes: Vec::new(),
+            definitions: Vec::new(),
+            names: BTreeMap::new(),
+            nodes: 0,
+            copies_left: copies::COPIES_MAX,
+            deepest: 0,
+            effort: valid::Effort::default(),
+            patterns: pattern::PatternReader::default(),
+            patterns_bytes: 0,
+            classes: 0,
+            states_left: STATES_COUNTED_MAX,
+        }
+    }
+
+    /// Counts a schema at path `at`, `depth` levels below the last definition.
+    fn enter(&mut self, at: &str, depth: usize) -> Result<()> {
         self.nodes += 1;
         self.deepest = self.deepest.max(depth);
         if self.nodes > NODES_MAX {
@@ -155,6 +172,12 @@ impl<'a> Normaliser<'a> {
         if depth > DEPTH_MAX {
             return Err(failed(at, format!("the schema is nested deeper than {DEPTH_MAX} levels")));
         }
+        self.charge(at.len() / PATH_BYTES, at)
+    }
+
+    /// Normalises one schema at path `at`, `depth` levels below the last definition.
+    fn node(&mut self, schema: &Value, at: &str, depth: usize) -> Result<Value> {
+        self.enter(at, depth)?;
         match schema {
             Value::Bool(_) => Ok(schema.clone()),
             Value::Object(fields) => {
@@ -204,17 +227,16 @@ impl<'a> Normaliser<'a> {
         }
         let repeated = merge::states_type_of_all(self, fields, options);
         let alone = |key: &str| key == keyword || (key == "type" && repeated) || merge::is_annotation(key);
-        let siblings = (!fields.keys().all(|key| alone(key))).then(|| {
-            let mut siblings = fields.clone();
-            siblings.shift_remove(keyword);
-            Value::Object(siblings)
-        });
+        let siblings = match fields.keys().all(|key| alone(key)) {
+            true => None,
+            false => Some(Value::Object(self.copy_fields(fields, |key| key != keyword, at)?)),
+        };
         let (mut normal, mut excluded) = (Vec::new(), None);
         for (index, option) in options.iter().enumerate() {
             let at = format!("{at}.{keyword}[{index}]");
             let one = match &siblings {
                 None => self.node(option, &at, depth + 1),
-                Some(siblings) => self.node(&json!({"allOf": [siblings, option]}), &at, depth + 1),
+                Some(siblings) => self.option_beside(siblings, option, &at, depth + 1),
             };
             match one {
                 Ok(one) => normal.push(one),
@@ -227,6 +249,13 @@ impl<'a> Normaliser<'a> {
             return Err(error);
         }
         Ok(if normal.len() == 1 { normal.remove(0) } else { object_of("anyOf", Value::Array(normal)) })
+    }
+
+    /// Normalises an alternative to which `siblings` apply.
+    fn option_beside(&mut self, siblings: &Value, option: &Value, at: &str, depth: usize) -> Result<Value> {
+        self.enter(at, depth)?;
+        let both = self.flatten_both(siblings, option, at)?;
+        self.fields(&both, at, depth)
     }
 
     /// Drops or refuses keywords that combine schemas in ways that cannot be enforced.
@@ -300,9 +329,10 @@ pub(super) fn format_pattern(format: &str) -> Option<String> {
     formats::pattern(format)
 }
 
-/// Whether a text matches a pattern; `None` if that cannot be decided.
-pub(super) fn pattern_matches(pattern: &str, text: &str) -> Option<bool> {
-    pattern::Matcher::new(pattern)?.matches(text)
+/// What tells whether a text matches a pattern; `None` if that cannot be decided. The pattern is compiled once.
+pub(super) fn pattern_matcher(pattern: &str) -> impl Fn(&str) -> Option<bool> {
+    let matcher = pattern::Matcher::new(pattern);
+    move |text: &str| matcher.as_ref()?.matches(text)
 }
 
 /// A pattern in llguidance's notation.
@@ -349,3 +379,5 @@ fn text<'v>(value: &'v Value, at: &str, keyword: &str) -> Result<&'v str> {
 mod tests;
 #[cfg(test)]
 mod tests_beside;
+#[cfg(test)]
+mod tests_hostile;

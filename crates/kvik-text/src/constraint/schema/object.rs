@@ -1,9 +1,12 @@
 //! Objects and arrays.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
+use super::copies::{text_weight, weight};
 use super::pattern::Matcher;
-use super::{Fields, Normaliser, Result, UnderStrict, failed, scalar, text};
+use super::{Fields, Normaliser, Result, UnderStrict, failed, object_of, scalar, text};
 
 /// Maximum optional properties of one object: each takes four items of a row of llguidance's parser,
 /// which has 2,000.
@@ -12,61 +15,117 @@ const OPTIONAL_MAX: usize = 400;
 /// combination.
 const COUNTED_MAX: usize = 16;
 
+/// The names of an object's required properties.
+struct Required<'f> {
+    names: Vec<&'f str>,
+    set: HashSet<&'f str>,
+}
+
+impl Required<'_> {
+    /// How many of these properties are optional; an error if they are too many.
+    fn count_optional<'n>(&self, names: impl Iterator<Item = &'n String>, at: &str) -> Result<usize> {
+        let optional = names.filter(|name| !self.set.contains(name.as_str())).count();
+        if optional <= OPTIONAL_MAX {
+            return Ok(optional);
+        }
+        let message = format!(
+            "has {optional} optional properties and the limit is {OPTIONAL_MAX}; list more of them in `required`"
+        );
+        Err(failed(&format!("{at}.properties"), message))
+    }
+}
+
+/// The normalised schemas of an object's properties.
+struct Entries {
+    properties: Fields,
+    patterns: Fields,
+    additional: Value,
+    /// Whether the schema lists properties, which closes the object.
+    closes: bool,
+}
+
 impl Normaliser<'_> {
     pub(super) fn object(&mut self, fields: &Fields, out: &mut Fields, at: &str, depth: usize) -> Result<()> {
-        let with_patterns = with_patterns(fields);
+        let required = self.required(fields, at)?;
+        // Too many are refused before they are normalised, which may copy a large schema for each.
+        let listed = fields.get("properties").and_then(Value::as_object);
+        required.count_optional(listed.into_iter().flat_map(Map::keys), at)?;
+        let with_patterns = self.with_patterns(fields, at)?;
         let fields = with_patterns.as_ref().unwrap_or(fields);
-        let mut properties = self.schemas(fields, "properties", at, depth)?;
-        let patterns = self.pattern_properties(fields, at, depth)?;
+        let entries = self.entries(fields, &required, at, depth)?;
+        let optional = required.count_optional(entries.properties.keys(), at)?;
+        let is_open = entries.additional != Value::Bool(false);
+        self.property_counts(fields, out, at, optional, is_open || !entries.patterns.is_empty())?;
+        for keyword in ["unevaluatedProperties", "unevaluatedItems"] {
+            if fields.get(keyword).is_some_and(|value| !value.is_boolean()) {
+                self.drop_keyword(at, keyword, "it depends on the rest of the schema", UnderStrict::Refused)?;
+            }
+        }
+        insert_unless_empty(out, "properties", entries.properties);
+        insert_unless_empty(out, "patternProperties", entries.patterns);
+        if !required.names.is_empty() {
+            out.insert("required".to_owned(), json!(required.names));
+        }
+        if entries.closes || entries.additional != Value::Bool(true) {
+            out.insert("additionalProperties".to_owned(), entries.additional);
+        }
+        Ok(())
+    }
+
+    /// The required properties, whose names are copied to the normalised schema.
+    fn required<'f>(&mut self, fields: &'f Fields, at: &str) -> Result<Required<'f>> {
+        let names = required(fields, at)?;
+        self.charge(fields.get("required").map_or(0, weight), at)?;
+        let set = names.iter().copied().collect();
+        Ok(Required { names, set })
+    }
+
+    /// Normalises the schemas of all properties.
+    fn entries(
+        &mut self,
+        fields: &Fields,
+        required: &Required<'_>,
+        at: &str,
+        depth: usize,
+    ) -> Result<Entries> {
+        let mut properties = self.schemas(fields, "properties", required, at, depth)?;
+        let patterns = self.pattern_properties(fields, required, at, depth)?;
         let mut additional = self.additional(fields, at, depth)?;
         self.property_names(fields, &mut properties, &mut additional, at)?;
         let closes = fields.contains_key("properties") || !patterns.is_empty();
         // Dropped patterns leave the object open.
         let dropped = patterns.is_empty() && fields.contains_key("patternProperties");
         let additional = additional.unwrap_or(Value::Bool(dropped || !closes));
-        let required = required(fields, at)?;
-        for name in &required {
-            // Closing the object must not exclude required properties.
-            if !properties.contains_key(*name) && additional == Value::Bool(false) && patterns.is_empty() {
-                properties.insert((*name).to_owned(), Value::Bool(true));
+        if additional == Value::Bool(false) && patterns.is_empty() {
+            for name in &required.names {
+                // Closing the object must not exclude required properties.
+                properties.entry(*name).or_insert(Value::Bool(true));
             }
         }
-        let optional = properties.keys().filter(|name| !required.contains(&name.as_str())).count();
-        if optional > OPTIONAL_MAX {
-            let message = format!(
-                "has {optional} optional properties and the limit is {OPTIONAL_MAX}; list more of them in `required`"
-            );
-            return Err(failed(&format!("{at}.properties"), message));
-        }
-        let is_open = additional != Value::Bool(false);
-        self.property_counts(fields, out, at, optional, is_open || !patterns.is_empty())?;
-        for keyword in ["unevaluatedProperties", "unevaluatedItems"] {
-            if fields.get(keyword).is_some_and(|value| !value.is_boolean()) {
-                self.drop_keyword(at, keyword, "it depends on the rest of the schema", UnderStrict::Refused)?;
-            }
-        }
-        insert_unless_empty(out, "properties", properties);
-        insert_unless_empty(out, "patternProperties", patterns);
-        if !required.is_empty() {
-            out.insert("required".to_owned(), json!(required));
-        }
-        if closes || additional != Value::Bool(true) {
-            out.insert("additionalProperties".to_owned(), additional);
-        }
-        Ok(())
+        Ok(Entries { properties, patterns, additional, closes })
     }
 
     /// A map of schemas.
-    fn schemas(&mut self, fields: &Fields, keyword: &str, at: &str, depth: usize) -> Result<Fields> {
+    fn schemas(
+        &mut self,
+        fields: &Fields,
+        keyword: &str,
+        required: &Required<'_>,
+        at: &str,
+        depth: usize,
+    ) -> Result<Fields> {
         let at = format!("{at}.{keyword}");
         match fields.get(keyword) {
             None => Ok(Map::new()),
             Some(Value::Object(schemas)) => schemas
                 .iter()
                 .map(|(name, schema)| {
+                    self.charge(text_weight(name), &at)?;
                     let normal = match self.node(schema, &format!("{at}.{name}"), depth + 1) {
                         // No value can satisfy it: the object lacks the property.
-                        Err(error) if error.excludes_all && !needs(fields, name) => Value::Bool(false),
+                        Err(error) if error.excludes_all && !required.set.contains(name.as_str()) => {
+                            Value::Bool(false)
+                        }
                         normal => normal?,
                     };
                     Ok((name.clone(), normal))
@@ -78,8 +137,14 @@ impl Normaliser<'_> {
 
     /// llguidance requires patterns to be disjoint, which is expensive to check: only a single pattern is
     /// enforced.
-    fn pattern_properties(&mut self, fields: &Fields, at: &str, depth: usize) -> Result<Fields> {
-        let schemas = self.schemas(fields, "patternProperties", at, depth)?;
+    fn pattern_properties(
+        &mut self,
+        fields: &Fields,
+        required: &Required<'_>,
+        at: &str,
+        depth: usize,
+    ) -> Result<Fields> {
+        let schemas = self.schemas(fields, "patternProperties", required, at, depth)?;
         let Some(name) = schemas.keys().next() else { return Ok(schemas) };
         let why = if schemas.len() > 1 {
             "only a single pattern can be enforced".to_owned()
@@ -127,13 +192,17 @@ impl Normaliser<'_> {
             );
         };
         let schema = additional.take().unwrap_or(Value::Bool(true));
+        let allowed: HashSet<&str> = listed.iter().filter_map(Value::as_str).collect();
         for (name, schema) in properties.iter_mut() {
-            if !listed.iter().any(|listed| listed == name) {
+            if !allowed.contains(name.as_str()) {
                 *schema = Value::Bool(false);
             }
         }
         for name in listed.iter().filter_map(Value::as_str) {
-            properties.entry(name).or_insert_with(|| schema.clone());
+            if !properties.contains_key(name) {
+                self.charge(text_weight(name), at)?;
+                properties.insert(name.to_owned(), self.copy(&schema, at)?);
+            }
         }
         *additional = Some(Value::Bool(false));
         Ok(())
@@ -171,6 +240,21 @@ impl Normaliser<'_> {
             out.insert("maxProperties".to_owned(), json!(max));
         }
         Ok(())
+    }
+
+    /// The fields with the pattern's schema added to properties whose names it matches; `None` if there is no
+    /// such property.
+    fn with_patterns(&mut self, fields: &Fields, at: &str) -> Result<Option<Fields>> {
+        let Some((names, schema)) = matched_by_pattern(fields) else { return Ok(None) };
+        let mut fields = self.copy_fields(fields, |_| true, at)?;
+        let properties = fields.get_mut("properties").and_then(Value::as_object_mut);
+        for (name, property) in properties.into_iter().flatten() {
+            if names.contains(name.as_str()) {
+                let both = vec![property.take(), self.copy(schema, at)?];
+                *property = object_of("allOf", Value::Array(both));
+            }
+        }
+        Ok(Some(fields))
     }
 
     pub(super) fn array(&mut self, fields: &Fields, out: &mut Fields, at: &str, depth: usize) -> Result<()> {
@@ -214,24 +298,16 @@ impl Normaliser<'_> {
     }
 }
 
-/// The fields with the pattern's schema added to properties whose names it matches; `None` if there is no
-/// such property.
-fn with_patterns(fields: &Fields) -> Option<Fields> {
+/// The names of the properties that a single pattern matches, and the pattern's schema; `None` if it is theirs already.
+fn matched_by_pattern(fields: &Fields) -> Option<(HashSet<&str>, &Value)> {
     let patterns = fields.get("patternProperties")?.as_object().filter(|patterns| patterns.len() == 1)?;
     let (pattern, schema) = patterns.iter().next()?;
+    let properties = fields.get("properties")?.as_object()?;
     let matcher = Matcher::new(pattern)?;
-    let mut fields = fields.clone();
-    for (name, property) in fields.get_mut("properties")?.as_object_mut()? {
-        if matcher.matches(name) == Some(true) && property != schema {
-            *property = json!({"allOf": [property.take(), schema]});
-        }
-    }
-    Some(fields)
-}
-
-fn needs(fields: &Fields, name: &str) -> bool {
-    let required = fields.get("required").and_then(Value::as_array);
-    required.is_some_and(|required| required.iter().any(|required| required == name))
+    let differing = properties.iter().filter(|(_, property)| *property != schema);
+    let matched = differing.filter(|(name, _)| matcher.matches(name) == Some(true));
+    let names: HashSet<&str> = matched.map(|(name, _)| name.as_str()).collect();
+    (!names.is_empty()).then_some((names, schema))
 }
 
 fn required<'f>(fields: &'f Fields, at: &str) -> Result<Vec<&'f str>> {

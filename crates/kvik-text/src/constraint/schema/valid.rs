@@ -13,12 +13,33 @@ const DEPTH_MAX: usize = 64;
 /// Maximum keywords that are checked, over all values of a list; a pattern counts as one for this many bytes of text.
 const CHECKS_MAX: usize = 200_000;
 const BYTES_PER_CHECK: usize = 16;
-/// Maximum patterns that are compiled.
+/// Maximum patterns that are compiled, for the values of a list and for those of all lists of a schema: one can take
+/// 256 KB, and a millisecond.
 const PATTERNS_MAX: usize = 64;
+const COMPILED_MAX: usize = 500;
+/// Maximum steps over all lists of a schema, some nanoseconds each: schemas, and parts of keywords that are looked at. A
+/// keyword with thousands of parts is one check, and a schema can have its list in thousands of places.
+const STEPS_MAX: usize = 10_000_000;
+/// The steps of matching a pattern.
+const MATCH_STEPS: usize = 8;
+
+/// What the checks of all lists of a schema may still cost.
+pub(super) struct Effort {
+    steps_left: usize,
+    /// Patterns that can still be compiled.
+    patterns_left: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort { steps_left: STEPS_MAX, patterns_left: COMPILED_MAX }
+    }
+}
 
 /// Checks values against a schema. A result is `None` if it depends on a keyword that cannot be checked.
 pub(super) struct Validator<'a> {
     root: &'a Value,
+    effort: &'a mut Effort,
     checks_left: usize,
     depth: usize,
     patterns: BTreeMap<String, Option<Matcher>>,
@@ -27,9 +48,10 @@ pub(super) struct Validator<'a> {
 }
 
 impl<'a> Validator<'a> {
-    pub(super) fn new(root: &'a Value) -> Validator<'a> {
+    pub(super) fn new(root: &'a Value, effort: &'a mut Effort) -> Validator<'a> {
         Validator {
             root,
+            effort,
             checks_left: CHECKS_MAX,
             depth: 0,
             patterns: BTreeMap::new(),
@@ -39,6 +61,10 @@ impl<'a> Validator<'a> {
 
     /// Whether the keywords of a schema allow a value.
     pub(super) fn allows(&mut self, fields: &Fields, value: &Value) -> Option<bool> {
+        if self.is_exhausted() && !fields.is_empty() {
+            self.note_all(fields);
+            return None;
+        }
         all(fields.iter().map(|(keyword, rule)| {
             let allowed = self.keyword(keyword, rule, fields, value);
             if allowed.is_none() && self.depth == 0 {
@@ -48,7 +74,26 @@ impl<'a> Validator<'a> {
         }))
     }
 
+    /// Whether no keyword can be checked any more.
+    fn is_exhausted(&self) -> bool {
+        self.checks_left == 0 || self.effort.steps_left == 0
+    }
+
+    /// Notes all keywords of the schema beside the list, once.
+    fn note_all(&mut self, fields: &Fields) {
+        if self.depth == 0 && self.unknown.len() < fields.len() {
+            self.unknown.extend(fields.keys().cloned());
+        }
+    }
+
+    /// Takes steps, before they are made; `None` if none is left after them.
+    fn step(&mut self, steps: usize) -> Option<()> {
+        self.effort.steps_left = self.effort.steps_left.saturating_sub(steps);
+        (self.effort.steps_left > 0).then_some(())
+    }
+
     fn schema(&mut self, schema: &Value, value: &Value) -> Option<bool> {
+        self.step(1)?;
         match schema {
             Value::Bool(allowed) => Some(*allowed),
             Value::Object(fields) if self.depth < DEPTH_MAX => {
@@ -63,6 +108,7 @@ impl<'a> Validator<'a> {
 
     fn keyword(&mut self, keyword: &str, rule: &Value, fields: &Fields, value: &Value) -> Option<bool> {
         self.checks_left = self.checks_left.checked_sub(1)?;
+        self.step(1 + breadth(rule))?;
         match keyword {
             "type" => has_type(rule, fields, value),
             "const" => Some(equal(rule, value)),
@@ -82,7 +128,7 @@ impl<'a> Validator<'a> {
                 Value::String(text) => self.of_text(keyword, rule, text),
                 Value::Number(_) => of_number(keyword, rule, fields, value.as_f64()?),
                 Value::Array(items) => self.of_items(keyword, rule, fields, items),
-                Value::Object(entries) => self.of_entries(keyword, rule, fields, entries),
+                Value::Object(entries) => self.of_entries(keyword, rule, fields, entries, value),
                 Value::Null | Value::Bool(_) => Some(true),
             },
         }
@@ -101,11 +147,21 @@ impl<'a> Validator<'a> {
 
     fn matches(&mut self, pattern: &str, text: &str) -> Option<bool> {
         self.checks_left = self.checks_left.checked_sub(text.len() / BYTES_PER_CHECK)?;
+        self.step(MATCH_STEPS)?;
         if !self.patterns.contains_key(pattern) {
-            let matcher = if self.patterns.len() < PATTERNS_MAX { Matcher::new(pattern) } else { None };
+            let matcher = self.compiled(pattern);
             self.patterns.insert(pattern.to_owned(), matcher);
         }
         self.patterns.get(pattern)?.as_ref()?.matches(text)
+    }
+
+    /// The pattern's matcher, if it can be read and others do not take too much.
+    fn compiled(&mut self, pattern: &str) -> Option<Matcher> {
+        if self.patterns.len() >= PATTERNS_MAX {
+            return None;
+        }
+        self.effort.patterns_left = self.effort.patterns_left.checked_sub(1)?;
+        Matcher::new(pattern)
     }
 
     fn of_items(&mut self, keyword: &str, rule: &Value, fields: &Fields, items: &[Value]) -> Option<bool> {
@@ -146,7 +202,15 @@ impl<'a> Validator<'a> {
         }
     }
 
-    fn of_entries(&mut self, keyword: &str, rule: &Value, fields: &Fields, entries: &Fields) -> Option<bool> {
+    /// Whether a keyword allows a value with these entries.
+    fn of_entries(
+        &mut self,
+        keyword: &str,
+        rule: &Value,
+        fields: &Fields,
+        entries: &Fields,
+        value: &Value,
+    ) -> Option<bool> {
         match keyword {
             "minProperties" => Some(entries.len() as f64 >= rule.as_f64()?),
             "maxProperties" => Some(entries.len() as f64 <= rule.as_f64()?),
@@ -156,10 +220,10 @@ impl<'a> Validator<'a> {
                 Some(self.schema(schema, value))
             })),
             "patternProperties" => {
-                let pairs = rule
-                    .as_object()?
-                    .iter()
-                    .flat_map(|pattern| entries.iter().map(move |entry| (pattern, entry)));
+                let patterns = rule.as_object()?;
+                self.step(patterns.len().saturating_mul(entries.len()))?;
+                let pairs =
+                    patterns.iter().flat_map(|pattern| entries.iter().map(move |entry| (pattern, entry)));
                 all(pairs.map(|((pattern, schema), (name, value))| match self.matches(pattern, name) {
                     Some(false) => Some(true),
                     Some(true) => self.schema(schema, value),
@@ -177,8 +241,11 @@ impl<'a> Validator<'a> {
             "dependentRequired" | "dependentSchemas" | "dependencies" => {
                 all(rule.as_object()?.iter().filter(|(name, _)| entries.contains_key(*name)).map(
                     |(_, needs)| match needs {
-                        Value::Array(_) => Some(has_all(needs, entries)),
-                        schema => self.schema(schema, &Value::Object(entries.clone())),
+                        Value::Array(names) => {
+                            self.step(names.len())?;
+                            Some(has_all(needs, entries))
+                        }
+                        schema => self.schema(schema, value),
                     },
                 ))
             }
@@ -192,8 +259,19 @@ impl<'a> Validator<'a> {
         if described("properties").is_some_and(|properties| properties.contains_key(name)) {
             return Some(false);
         }
+        self.step(described("patternProperties").map_or(0, Fields::len))?;
         let patterns = described("patternProperties").into_iter().flat_map(Fields::keys);
         any(patterns.map(|pattern| self.matches(pattern, name))).map(|is_described| !is_described)
+    }
+}
+
+/// How many parts of its rule the check of a keyword may look at.
+fn breadth(rule: &Value) -> usize {
+    match rule {
+        Value::Array(parts) => parts.len(),
+        Value::Object(parts) => parts.len(),
+        Value::String(text) => text.len() / BYTES_PER_CHECK,
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }
 
@@ -256,6 +334,23 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
             x.len() == y.len() && x.iter().all(|(key, x)| y.get(key).is_some_and(|y| equal(x, y)))
         }
         _ => a == b,
+    }
+}
+
+/// A text that values have in common if they are [`equal`]. Whole numbers beyond the precision of `f64` share theirs with
+/// their neighbours.
+pub(super) fn likeness(value: &Value) -> String {
+    match value {
+        // Zero has two signs, which are equal.
+        Value::Number(number) => format!("{:?}", number.as_f64().map(|number| number + 0.0)),
+        Value::Array(items) => format!("[{}]", items.iter().map(likeness).collect::<Vec<_>>().join(",")),
+        Value::Object(entries) => {
+            let entry = |(key, value): (&String, &Value)| format!("{key:?}:{}", likeness(value));
+            let mut entries: Vec<String> = entries.iter().map(entry).collect();
+            entries.sort_unstable();
+            format!("{{{}}}", entries.join(","))
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => value.to_string(),
     }
 }
 

@@ -160,8 +160,15 @@ impl Parser<'_, '_, '_> {
     /// Parses `one | other`, as a group.
     fn alternatives(&mut self, depth: usize) -> Result<String> {
         let mut options = vec![self.sequence(depth)?];
+        let mut bytes = options[0].len();
         while self.takes("|") {
-            options.push(self.sequence(depth)?);
+            let option = self.sequence(depth)?;
+            // Thousands of alternatives may be of one long rule.
+            bytes += option.len() + 1;
+            if bytes > REGEX_BYTES_MAX {
+                return Err(too_long());
+            }
+            options.push(option);
         }
         if let [one] = &mut options[..] {
             return Ok(std::mem::take(one));
@@ -301,10 +308,11 @@ impl Parser<'_, '_, '_> {
 }
 
 fn bounded(regex: String) -> Result<String> {
-    if regex.len() <= REGEX_BYTES_MAX {
-        return Ok(regex);
-    }
-    Err(format!("takes more than {} KiB as a regular expression", REGEX_BYTES_MAX >> 10))
+    if regex.len() <= REGEX_BYTES_MAX { Ok(regex) } else { Err(too_long()) }
+}
+
+fn too_long() -> String {
+    format!("takes more than {} KiB as a regular expression", REGEX_BYTES_MAX >> 10)
 }
 
 fn one(text: &str) -> Option<char> {
@@ -408,5 +416,7 @@ eof_line: "*** End of File" LF
         check(&format!("start: {}\"a\"{}", "(".repeat(5000), ")".repeat(5000)), "deeply");
         let doubling: String = (0..30).map(|i| format!("r{i}: r{} r{}\n", i + 1, i + 1)).collect();
         check(&format!("start: r0\n{doubling}r30: \"abc\"\n"), "more than");
+        // The second alternative is one too many; what follows is not read.
+        check(&format!("start: {}(\nr: /{}/", "r | ".repeat(20), "a".repeat(20_000)), "more than");
     }
 }
