@@ -28,6 +28,11 @@ impl Args {
         Some(self.named.remove(at).1)
     }
 
+    /// Number of arguments given by name that are left.
+    pub(super) fn named_len(&self) -> usize {
+        self.named.len()
+    }
+
     pub(super) fn required(&mut self, name: &str) -> Result<Value> {
         self.next(name).ok_or_else(|| failed(format!("the argument `{name}` is missing")))
     }

@@ -7,6 +7,7 @@ use super::ast::Comparison;
 use super::limits::{Meter, Result, failed};
 use super::names;
 use super::operators::{contains, equal, holds};
+use super::text::Text;
 use super::value::Value;
 
 /// `value is name(args)`
@@ -35,13 +36,16 @@ pub(super) fn check(name: &str, value: &Value, mut args: Args, meter: &Rc<Meter>
             let divisor = divisor.ok_or_else(|| failed("a number cannot be divided by that"))?;
             number(value)?.checked_rem(divisor) == Some(0)
         }
-        "lower" => value.as_str().is_some_and(|text| text.to_lowercase() == text),
-        "upper" => value.as_str().is_some_and(|text| text.to_uppercase() == text),
-        "sameas" => same(value, &args.required("other")?),
+        "lower" => all_characters(value, meter, |c| c.to_lowercase().eq([c]))?,
+        "upper" => all_characters(value, meter, |c| c.to_uppercase().eq([c]))?,
+        "sameas" => {
+            meter.spend_bytes(value.as_str().map_or(0, str::len))?;
+            same(value, &args.required("other")?)
+        }
         "in" => contains(&args.required("seq")?, value, meter)?,
         "containing" => contains(value, &args.required("item")?, meter)?,
-        "startingwith" => text(value)?.starts_with(args.required_text("prefix")?.as_str()),
-        "endingwith" => text(value)?.ends_with(args.required_text("suffix")?.as_str()),
+        "startingwith" => text(value)?.starts_with(affix(&mut args, "prefix", meter)?.as_str()),
+        "endingwith" => text(value)?.ends_with(affix(&mut args, "suffix", meter)?.as_str()),
         "eq" | "equalto" | "==" => equal(value, &args.required("other")?, meter)?,
         "filter" => value.as_str().is_some_and(names::is_filter),
         "test" => value.as_str().is_some_and(names::is_test),
@@ -74,6 +78,21 @@ fn same(a: &Value, b: &Value) -> bool {
         (Value::Bool(_), _) | (_, Value::Bool(_)) => false,
         _ => a.same_scalar(b),
     }
+}
+
+/// Whether `is` holds for all characters of a string; false for other values. A mapping of case leaves a string
+/// unchanged only if it leaves every character unchanged, because it removes none.
+fn all_characters(value: &Value, meter: &Meter, is: impl Fn(char) -> bool) -> Result<bool> {
+    let Some(text) = value.as_str() else { return Ok(false) };
+    meter.spend_bytes(text.len())?;
+    Ok(text.chars().all(is))
+}
+
+/// The argument that a string is compared with at one end.
+fn affix(args: &mut Args, name: &str, meter: &Meter) -> Result<Text> {
+    let affix = args.required_text(name)?;
+    meter.spend_bytes(affix.as_str().len())?;
+    Ok(affix)
 }
 
 fn number(value: &Value) -> Result<i128> {

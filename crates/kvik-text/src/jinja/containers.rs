@@ -94,7 +94,7 @@ fn change_list(list: &Reference<List>, name: &str, args: &mut Args, meter: &Rc<M
         "pop" => return pop(list, args.int("index")?.unwrap_or(-1), meter),
         "remove" => {
             let at = index_of(&list.get(), &args.required("value")?, meter)?;
-            list.change(&[], meter, |items| items.remove(at))?;
+            remove(list, at, meter)?;
         }
         "clear" => drop(list.change(&[], meter, std::mem::take)?),
         "reverse" => {
@@ -111,7 +111,12 @@ fn pop(list: &Reference<List>, index: i128, meter: &Rc<Meter>) -> Result<Value> 
     let length = list.get().items.len();
     let at = from_end(index, length).filter(|at| *at < length);
     let at = at.ok_or_else(|| failed("`pop` of an item that the list does not have"))?;
-    meter.spend(1 + (length - at) / 8)?;
+    remove(list, at, meter)
+}
+
+/// Removes an item. Those after it are moved.
+fn remove(list: &Reference<List>, at: usize, meter: &Rc<Meter>) -> Result<Value> {
+    meter.spend(1 + (list.get().items.len() - at) / 8)?;
     list.change(&[], meter, |items| items.remove(at))
 }
 
@@ -132,7 +137,7 @@ pub(super) fn of_map(map: &Reference<Map>, name: &str, mut args: Args, meter: &R
         "get" => {
             let key = args.required("key")?;
             let default = args.next("default").unwrap_or(Value::None);
-            entries.get_value(&key).cloned().unwrap_or(default)
+            entries.get_value(&key, meter)?.cloned().unwrap_or(default)
         }
         "keys" => Value::list(entries.entries.iter().map(|(key, _)| key.clone()).collect(), meter)?,
         "values" => Value::list(entries.entries.iter().map(|(_, value)| value.clone()).collect(), meter)?,
@@ -162,7 +167,7 @@ fn change_map(map: &Reference<Map>, name: &str, args: &mut Args, meter: &Rc<Mete
         "setdefault" => {
             let key = args.required("key")?;
             let default = args.next("default").unwrap_or(Value::None);
-            if let Some(known) = map.get().get_value(&key) {
+            if let Some(known) = map.get().get_value(&key, meter)? {
                 return Ok(known.clone());
             }
             put(map, key, default.clone(), meter)?;
@@ -170,7 +175,7 @@ fn change_map(map: &Reference<Map>, name: &str, args: &mut Args, meter: &Rc<Mete
         }
         "pop" => {
             let (key, default) = (args.required("key")?, args.next("default"));
-            let at = map.get().entries.iter().position(|(known, _)| known.same_scalar(&key));
+            let at = map.get().position(&key, meter)?;
             match at {
                 Some(at) => map.change(&[], meter, |entries| entries.remove(at)).map(|(_, value)| value),
                 None => default.ok_or_else(|| failed("`pop` of a key that the mapping does not have")),
@@ -210,10 +215,7 @@ fn pairs_of(value: &Value, meter: &Rc<Meter>) -> Result<Vec<(Value, Value)>> {
 
 /// Sets the value of a key, in place if the mapping has it.
 fn put(map: &Reference<Map>, key: Value, value: Value, meter: &Rc<Meter>) -> Result<()> {
-    let entries = map.get();
-    meter.spend(1 + entries.entries.len() / 8)?;
-    let at = entries.entries.iter().position(|(known, _)| known.same_scalar(&key));
-    drop(entries);
+    let at = map.get().position(&key, meter)?;
     let entry = [(key, value)];
     map.change(&entry, meter, |entries| match at {
         Some(at) => Some(std::mem::replace(&mut entries[at].1, entry[0].1.clone())),

@@ -84,9 +84,7 @@ fn write_quoted(text: &Text, out: &mut Builder) -> Result<()> {
     let quote_text = quote.to_string();
     out.push_template(&quote_text)?;
     for (piece, input) in text.pieces() {
-        let mut escaped = String::with_capacity(piece.len());
-        piece.chars().for_each(|c| escape(c, quote, &mut escaped));
-        out.push(&escaped, input)?;
+        out.push_mapped(piece, input, |c, out| escape(c, quote, out))?;
     }
     out.push_template(&quote_text)
 }

@@ -6,7 +6,7 @@ use super::arguments::Args;
 use super::display::text_of;
 use super::eval::Interpreter;
 use super::format::printf;
-use super::limits::{Meter, Result, failed};
+use super::limits::{Charge, Meter, Result, failed};
 use super::text::{Builder, Text};
 use super::value::Value;
 use super::{containers, json, methods, sequences};
@@ -33,8 +33,8 @@ pub(super) fn apply(
             Value::Float(value) => Value::Float(value.abs()),
             other => Value::Int(other.as_int().and_then(i128::checked_abs).ok_or_else(|| no_number(&other))?),
         },
-        "int" => to_int(&value, &mut args)?,
-        "float" => to_float(&value, &mut args)?,
+        "int" => to_int(&value, &mut args, &meter)?,
+        "float" => to_float(&value, &mut args, &meter)?,
         "round" => round(&value, &mut args)?,
         "bool" => Value::Bool(value.is_true()),
         "items" => match &value {
@@ -119,13 +119,15 @@ fn length(value: &Value, meter: &Rc<Meter>) -> Result<usize> {
     }
 }
 
-fn to_int(value: &Value, args: &mut Args) -> Result<Value> {
+fn to_int(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let default = args.int("default")?.unwrap_or(0);
     let base = args.int("base")?.and_then(|base| u32::try_from(base).ok()).filter(|b| (2..=36).contains(b));
     let from_float = |value: f64| value.is_finite().then_some(value as i128);
     let read = match value {
         Value::Float(value) => from_float(*value),
         Value::Text(text) => {
+            // The copy without underscores, which Python allows between digits.
+            let _copy = Charge::new(meter, text.as_str().len())?;
             let text = text.as_str().trim();
             let whole = i128::from_str_radix(&text.replace('_', ""), base.unwrap_or(10)).ok();
             whole.or_else(|| text.parse().ok().and_then(from_float))
@@ -135,10 +137,13 @@ fn to_int(value: &Value, args: &mut Args) -> Result<Value> {
     Ok(Value::Int(read.unwrap_or(default)))
 }
 
-fn to_float(value: &Value, args: &mut Args) -> Result<Value> {
+fn to_float(value: &Value, args: &mut Args, meter: &Meter) -> Result<Value> {
     let default = args.next("default").and_then(|value| value.as_float()).unwrap_or(0.0);
     let read = match value {
-        Value::Text(text) => text.as_str().trim().parse().ok(),
+        Value::Text(text) => {
+            meter.spend_bytes(text.as_str().len())?;
+            text.as_str().trim().parse().ok()
+        }
         other => other.as_float(),
     };
     Ok(Value::Float(read.unwrap_or(default)))

@@ -57,6 +57,7 @@ pub(super) fn printf(format: &Text, arguments: &Value, meter: &Rc<Meter>) -> Res
     let mut positional = tuple.as_ref().map_or(std::slice::from_ref(arguments), |tuple| &tuple.items).iter();
     let mut out = Builder::new(meter)?;
     let source = format.as_str();
+    meter.spend_bytes(source.len())?;
     let mut at = 0;
     while let Some(found) = source[at..].find('%') {
         out.push_part(format, at..at + found)?;
@@ -74,9 +75,10 @@ pub(super) fn printf(format: &Text, arguments: &Value, meter: &Rc<Meter>) -> Res
             None => None,
         };
         let spec = printf_spec(&mut rest, &mut positional)?;
-        let value = match named {
-            Some(name) => by_name.as_ref().and_then(|map| map.get(name)),
-            None => positional.next(),
+        let value = match (named, &by_name) {
+            (Some(name), Some(map)) => map.get(name, meter)?,
+            (Some(_), None) => None,
+            (None, _) => positional.next(),
         };
         let value = value.ok_or_else(|| failed("not enough arguments for the format"))?;
         write(&spec, value, '>', &mut out)?;
@@ -159,7 +161,10 @@ pub(super) fn str_format(format: &Text, mut args: Args, meter: &Rc<Meter>) -> Re
         };
         let value = match index {
             Some(index) => positional.get(index),
-            None => named.iter().find(|(known, _)| &**known == name).map(|(_, value)| value),
+            None => {
+                meter.spend_search(named.len(), name.len())?;
+                named.iter().find(|(known, _)| &**known == name).map(|(_, value)| value)
+            }
         };
         let value = value.ok_or_else(|| failed(format!("the format has no argument {name:?}")))?;
         write(&format_spec(spec)?, value, '<', &mut out)?;

@@ -19,8 +19,8 @@ struct Style {
     indent: Option<usize>,
     ascii: bool,
     sorted: bool,
-    item_separator: String,
-    key_separator: String,
+    item_separator: Text,
+    key_separator: Text,
 }
 
 /// Writes a value as JSON in the style that the filter's arguments set.
@@ -42,7 +42,7 @@ impl Style {
         let sorted = args.bool("sort_keys")?.unwrap_or(false);
         let default_item = if indent.is_some() { "," } else { ", " };
         let (item, key) = match &separators {
-            None => (default_item.to_owned(), ": ".to_owned()),
+            None => (Text::constant(&default_item.into()), Text::constant(&": ".into())),
             Some(pair) => pair_of(pair)?,
         };
         let indent = indent.map(|indent| indent as usize);
@@ -68,12 +68,12 @@ impl Style {
     fn map(&self, map: &Map, level: usize, out: &mut Builder) -> Result<()> {
         let mut pairs: Vec<&(Value, Value)> = map.entries.iter().collect();
         if self.sorted {
-            out.meter().spend(pairs.len() * 8)?;
+            spend_sort(&pairs, out.meter())?;
             pairs.sort_by(|a, b| a.0.as_str().cmp(&b.0.as_str()));
         }
         self.list("{", &pairs, "}", level, out, |(key, item), out| {
             self.key(key, out)?;
-            out.push_template(&self.key_separator)?;
+            out.push_template(self.key_separator.as_str())?;
             self.value(item, level + 1, out)
         })
     }
@@ -90,7 +90,7 @@ impl Style {
         out.push_template(open)?;
         for (i, item) in items.iter().enumerate() {
             if i > 0 {
-                out.push_template(&self.item_separator)?;
+                out.push_template(self.item_separator.as_str())?;
             }
             self.new_line(level + 1, out)?;
             let meter = out.meter().clone();
@@ -122,9 +122,7 @@ impl Style {
     fn text(&self, text: &Text, out: &mut Builder) -> Result<()> {
         out.push_template("\"")?;
         for (piece, input) in text.pieces() {
-            let mut escaped = String::with_capacity(piece.len());
-            piece.chars().for_each(|c| self.character(c, &mut escaped));
-            out.push(&escaped, input)?;
+            out.push_mapped(piece, input, |c, out| self.character(c, out))?;
         }
         out.push_template("\"")
     }
@@ -148,16 +146,22 @@ impl Style {
     }
 }
 
+/// Spends the steps for sorting: each round of merges compares every key once.
+fn spend_sort(pairs: &[&(Value, Value)], meter: &Meter) -> Result<()> {
+    let rounds = 1 + pairs.len().checked_ilog2().unwrap_or(0) as usize;
+    let bytes: usize = pairs.iter().filter_map(|(key, _)| key.as_str()).map(str::len).sum();
+    meter.spend(rounds.saturating_mul(pairs.len()))?;
+    meter.spend_bytes(rounds.saturating_mul(bytes))
+}
+
 /// Two strings, the separators of items and of keys.
-fn pair_of(value: &Value) -> Result<(String, String)> {
+fn pair_of(value: &Value) -> Result<(Text, Text)> {
     let pair = match value {
         Value::List(pair) => Some(pair.get()),
         _ => None,
     };
     match pair.as_ref().map(|pair| &pair.items[..]) {
-        Some([Value::Text(item), Value::Text(key)]) => {
-            Ok((item.as_str().to_owned(), key.as_str().to_owned()))
-        }
+        Some([Value::Text(item), Value::Text(key)]) => Ok((item.clone(), key.clone())),
         _ => Err(failed("tojson: `separators` must be a pair of strings")),
     }
 }

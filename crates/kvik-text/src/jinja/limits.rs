@@ -9,6 +9,9 @@ use std::rc::Rc;
 /// Bytes processed per step: copying that many takes about as long as the rest of a step.
 const BYTES_PER_STEP: usize = 64;
 
+/// Bytes that an entry counts in a search if its key has fewer: eight entries take about as long as a step.
+const ENTRY_BYTES: usize = 8;
+
 /// Maximum nesting of values, because comparing, writing and dropping them recurse.
 pub(super) const VALUE_DEPTH_MAX: u32 = 200;
 
@@ -90,6 +93,11 @@ impl Meter {
     /// Spends the steps for reading or copying bytes.
     pub(super) fn spend_bytes(&self, bytes: usize) -> Result<()> {
         self.spend(1 + bytes / BYTES_PER_STEP)
+    }
+
+    /// Spends the steps for comparing a key of this many bytes with those of all entries.
+    pub(super) fn spend_search(&self, entries: usize, key_bytes: usize) -> Result<()> {
+        self.spend_bytes(entries.saturating_mul(key_bytes.max(ENTRY_BYTES)))
     }
 }
 

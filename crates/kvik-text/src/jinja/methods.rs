@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::arguments::Args;
 use super::display::write_value;
 use super::format::str_format;
-use super::limits::{Meter, Result, failed};
+use super::limits::{Charge, Meter, Result, failed};
 use super::operators::iterate;
 use super::text::{Builder, Text};
 use super::value::Value;
@@ -42,9 +42,9 @@ pub(super) fn of_text(text: &Text, name: &str, mut args: Args, meter: &Rc<Meter>
         "partition" | "rpartition" => partition(text, &mut args, name == "rpartition", meter)?,
         "startswith" => Value::Bool(affix(&mut args, meter, |affix| text.as_str().starts_with(affix))?),
         "endswith" => Value::Bool(affix(&mut args, meter, |affix| text.as_str().ends_with(affix))?),
-        "find" | "rfind" | "index" | "rindex" => find(text, name, &mut args)?,
+        "find" | "rfind" | "index" | "rindex" => find(text, name, &mut args, meter)?,
         "count" => {
-            let part = args.required_text("sub")?;
+            let part = needle(&mut args, "sub", meter)?;
             Value::Int(text.as_str().matches(part.as_str()).count() as i128)
         }
         "join" => Value::Text(join(text, &args.required("iterable")?, meter)?),
@@ -84,9 +84,7 @@ pub(super) fn map_characters(
 ) -> Result<Text> {
     let mut out = Builder::new(meter)?;
     for (piece, input) in text.pieces() {
-        let mut mapped = String::with_capacity(piece.len());
-        piece.chars().for_each(|c| map(c, &mut mapped));
-        out.push(&mapped, input)?;
+        out.push_mapped(piece, input, &mut map)?;
     }
     Ok(out.finish())
 }
@@ -152,6 +150,7 @@ pub(super) fn replace(
     count: Option<usize>,
     meter: &Rc<Meter>,
 ) -> Result<Text> {
+    meter.spend_bytes(old.as_str().len())?;
     let mut out = Builder::new(meter)?;
     let mut at = 0;
     for (found, part) in text.as_str().match_indices(old.as_str()).take(count.unwrap_or(usize::MAX)) {
@@ -168,9 +167,9 @@ fn split(text: &Text, args: &mut Args, from_end: bool, meter: &Rc<Meter>) -> Res
     let separator = args.text("sep")?;
     let limit = args.int("maxsplit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     let whole = text.as_str();
-    let mut gaps_found: Vec<Range<usize>> = match &separator {
+    let (mut gaps_found, charge) = match &separator {
         Some(separator) if separator.as_str().is_empty() => return Err(failed("an empty separator")),
-        Some(separator) => gaps(whole, separator.as_str(), limit, from_end),
+        Some(separator) => gaps(whole, separator.as_str(), limit, from_end, meter)?,
         None => return split_blanks(text, limit, from_end, meter),
     };
     if from_end {
@@ -183,16 +182,30 @@ fn split(text: &Text, args: &mut Args, from_end: bool, meter: &Rc<Meter>) -> Res
         at = gap.end;
     }
     items.push(Value::Text(text.slice(at..whole.len(), meter)?));
+    drop(charge);
     Value::list(items, meter)
 }
 
-/// Ranges of the first `limit` separators.
-fn gaps(whole: &str, separator: &str, limit: usize, from_end: bool) -> Vec<Range<usize>> {
-    let range = |(at, _)| at..at + separator.len();
+/// Ranges of the first `limit` separators, and the charge for their memory.
+fn gaps(
+    whole: &str,
+    separator: &str,
+    limit: usize,
+    from_end: bool,
+    meter: &Rc<Meter>,
+) -> Result<(Vec<Range<usize>>, Charge)> {
+    meter.spend_bytes(separator.len())?;
+    let (mut found, mut charge) = (Vec::new(), Charge::new(meter, 0)?);
+    let add = |(at, _): (usize, &str)| -> Result<()> {
+        charge.grow(size_of::<Range<usize>>())?;
+        found.push(at..at + separator.len());
+        Ok(())
+    };
     match from_end {
-        true => whole.rmatch_indices(separator).take(limit).map(range).collect(),
-        false => whole.match_indices(separator).take(limit).map(range).collect(),
+        true => whole.rmatch_indices(separator).take(limit).try_for_each(add)?,
+        false => whole.match_indices(separator).take(limit).try_for_each(add)?,
     }
+    Ok((found, charge))
 }
 
 /// Splits at white space.
@@ -245,7 +258,7 @@ fn split_lines(text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Value>
 }
 
 fn partition(text: &Text, args: &mut Args, last: bool, meter: &Rc<Meter>) -> Result<Value> {
-    let separator = args.required_text("sep")?;
+    let separator = needle(args, "sep", meter)?;
     let whole = text.as_str();
     let found = if last { whole.rfind(separator.as_str()) } else { whole.find(separator.as_str()) };
     let (end, start) = match found {
@@ -265,15 +278,21 @@ fn affix(args: &mut Args, meter: &Rc<Meter>, is: impl Fn(&str) -> bool) -> Resul
         Value::List(list) => {
             let list = list.get();
             meter.spend(list.items.len())?;
-            Ok(list.items.iter().filter_map(Value::as_str).any(is))
+            for affix in list.items.iter().filter_map(Value::as_str) {
+                meter.spend_bytes(affix.len())?;
+                if is(affix) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
         }
         other => Err(failed(format!("a string cannot begin or end with {}", other.kind()))),
     }
 }
 
 /// The index in characters, or -1 if there is none; `index` fails instead.
-fn find(text: &Text, name: &str, args: &mut Args) -> Result<Value> {
-    let part = args.required_text("sub")?;
+fn find(text: &Text, name: &str, args: &mut Args, meter: &Meter) -> Result<Value> {
+    let part = needle(args, "sub", meter)?;
     let whole = text.as_str();
     let found = match name.starts_with('r') {
         true => whole.rfind(part.as_str()),
@@ -284,6 +303,13 @@ fn find(text: &Text, name: &str, args: &mut Args) -> Result<Value> {
         None if name.ends_with("find") => Ok(Value::Int(-1)),
         None => Err(failed("substring not found")),
     }
+}
+
+/// The text to search for. A search reads all of it first, even if it is longer than the text that is searched.
+fn needle(args: &mut Args, name: &str, meter: &Meter) -> Result<Text> {
+    let needle = args.required_text(name)?;
+    meter.spend_bytes(needle.as_str().len())?;
+    Ok(needle)
 }
 
 pub(super) fn join(separator: &Text, items: &Value, meter: &Rc<Meter>) -> Result<Text> {
@@ -323,4 +349,20 @@ fn padded(text: &Text, name: &str, args: &mut Args, meter: &Rc<Meter>) -> Result
     out.push_part(text, sign..text.as_str().len())?;
     out.pad(fill, missing - before)?;
     Ok(Value::Text(out.finish()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limits::{Fault, RenderLimits};
+    use super::*;
+
+    #[test]
+    fn separators_are_charged_while_they_are_found() {
+        let limits = RenderLimits { steps: 10_000, memory_bytes: 1_000, output_bytes: 0 };
+        for from_end in [false, true] {
+            let found = |text: &str| gaps(text, ",", usize::MAX, from_end, &Meter::new(&limits));
+            assert_eq!(found(",a,").unwrap().0.len(), 2);
+            assert_eq!(found(&",".repeat(1_000)).err(), Some(Fault::Memory));
+        }
+    }
 }

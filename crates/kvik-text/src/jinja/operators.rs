@@ -172,8 +172,7 @@ pub(super) fn equal(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
                 return Ok(false);
             }
             for (key, value) in &a.entries {
-                meter.spend(1 + b.entries.len() / 8)?;
-                match b.get_value(key) {
+                match b.get_value(key, meter)? {
                     Some(other) if meter.inside(|| equal(value, other, meter))? => {}
                     _ => return Ok(false),
                 }
@@ -216,11 +215,7 @@ pub(super) fn contains(whole: &Value, part: &Value, meter: &Rc<Meter>) -> Result
             meter.spend_bytes(whole.as_str().len() + part.as_str().len())?;
             Ok(whole.as_str().contains(part.as_str()))
         }
-        (Value::Map(map), _) => {
-            let map = map.get();
-            meter.spend(1 + map.entries.len() / 8)?;
-            Ok(map.get_value(part).is_some())
-        }
+        (Value::Map(map), _) => Ok(map.get().get_value(part, meter)?.is_some()),
         (Value::List(list), _) => {
             for item in &list.get().items {
                 if equal(item, part, meter)? {
@@ -254,11 +249,7 @@ pub(super) fn iterate(value: &Value, meter: &Rc<Meter>) -> Result<Rc<List>> {
 pub(super) fn item(value: &Value, index: &Value, meter: &Rc<Meter>) -> Result<Value> {
     let found = match value {
         Value::Undefined => return Err(failed("cannot read an item of an undefined value")),
-        Value::Map(map) => {
-            let map = map.get();
-            meter.spend(1 + map.entries.len() / 8)?;
-            map.get_value(index).cloned()
-        }
+        Value::Map(map) => map.get().get_value(index, meter)?.cloned(),
         Value::List(list) => {
             let list = list.get();
             let index = index.as_int().and_then(|index| from_end(index, list.items.len()));

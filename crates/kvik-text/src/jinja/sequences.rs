@@ -82,12 +82,15 @@ fn attributes(interpreter: &Interpreter, value: &Value, path: &str) -> Result<Va
 
 /// `a.b.0` of a value; undefined if a part is missing.
 fn attribute(interpreter: &Interpreter, value: &Value, path: &str) -> Result<Value> {
-    path.split('.').try_fold(value.clone(), |value, part| match (&value, part.parse::<usize>()) {
-        (Value::Undefined, _) => Ok(Value::Undefined),
-        (Value::List(list), Ok(index)) => {
-            Ok(list.get().items.get(index).cloned().unwrap_or(Value::Undefined))
+    path.split('.').try_fold(value.clone(), |value, part| {
+        interpreter.meter.spend_bytes(part.len())?;
+        match (&value, part.parse::<usize>()) {
+            (Value::Undefined, _) => Ok(Value::Undefined),
+            (Value::List(list), Ok(index)) => {
+                Ok(list.get().items.get(index).cloned().unwrap_or(Value::Undefined))
+            }
+            _ => interpreter.attribute(&value, part),
         }
-        _ => interpreter.attribute(&value, part),
     })
 }
 
@@ -243,7 +246,7 @@ fn map(interpreter: &mut Interpreter, value: &Value, args: &mut Args) -> Result<
     let name = args.required_text("filter")?;
     let (positional, named) = (args.rest(), args.rest_named());
     for item in &list.items {
-        meter.spend(1 + positional.len())?;
+        meter.spend(1 + positional.len() + named.len())?;
         let args = Args::new(positional.clone(), named.clone());
         mapped.push(interpreter.filter(name.as_str(), item.clone(), args)?);
     }
@@ -268,7 +271,7 @@ fn select(
             Some(path) => attribute(interpreter, item, path.as_str())?,
             None => item.clone(),
         };
-        meter.spend(1 + positional.len())?;
+        meter.spend(1 + positional.len() + named.len())?;
         let holds = match &test {
             Some(test) => {
                 let args = Args::new(positional.clone(), named.clone());

@@ -18,6 +18,9 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
+/// Bytes that a byte of a format becomes at most, until the year has ten digits: `%B` is as long as `September`.
+pub(super) const GROWTH: usize = 8;
+
 /// Formats a time; unknown directives stay unchanged.
 pub(super) fn format(now: SystemTime, format: &str) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

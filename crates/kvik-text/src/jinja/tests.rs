@@ -138,6 +138,75 @@ fn changed_values_end_within_their_limits() {
     sources.iter().for_each(|source| check_hostile(source));
 }
 
+/// Operations that read a long text each time. Without the steps for it the loops end within their limits.
+#[test]
+fn bytes_that_an_operation_reads_are_counted() {
+    let operations = [
+        "'x'.find(b)",
+        "'x'.rfind(b)",
+        "'x'.count(b)",
+        "'x'.replace(b, 'y')",
+        "'x' | replace(b, 'y')",
+        "'x'.split(b)",
+        "'x'.rsplit(b)",
+        "'x'.partition(b)",
+        "'x'.rpartition(b)",
+        "'x'.startswith((b, b))",
+        "'x'.endswith((b, b))",
+        "'x' is startingwith(b)",
+        "'x' is endingwith(b)",
+        "b is lower",
+        "b is upper",
+        "b is sameas(b)",
+        "b | int",
+        "b | float",
+        "b in d",
+        "d[b]",
+        "d.get(b)",
+        "d.setdefault(b, 2)",
+        "d == d",
+        "f % d",
+        "[1] | map(attribute=dots) | list",
+    ];
+    let limits = RenderLimits { steps: 200_000, ..LIMITS };
+    for operation in operations {
+        let source = format!(
+            "{{% set b = 'a' * 200000 %}}{{% set d = {{b: 1}} %}}{{% set f = '%(' ~ b ~ ')s' %}}\
+             {{% set dots = '.' * 200000 %}}{{% for i in range(99) %}}{{{{ {operation} }}}}{{% endfor %}}"
+        );
+        assert_eq!(written(&source, &json!({}), &limits), Err(Fault::Steps), "{operation}");
+    }
+}
+
+/// Searches among a thousand names, and an item before many. Without the steps for it they end within their limits.
+#[test]
+fn entries_that_an_operation_visits_are_counted() {
+    let joined = |separator: &str, name: &dyn Fn(usize) -> String| -> String {
+        (0..1000).map(name).collect::<Vec<_>>().join(separator)
+    };
+    let sets = |count: usize| -> String { (0..count).map(|i| format!("{{% set a{i:06} = 1 %}}")).collect() };
+    let parameters = joined(", ", &|i| format!("a{i:06}"));
+    let arguments = joined(", ", &|i| format!("a{i:06}=1"));
+    let sources = [
+        sets(6000),
+        sets(1000) + "{% for i in range(9999) %}{{ a000999 }}{% endfor %}",
+        format!(
+            "{{% set ns = namespace({arguments}) %}}{{% for i in range(9999) %}}{{{{ ns.a000999 }}}}{{% endfor %}}"
+        ),
+        format!(
+            "{{% macro f({parameters}) %}}{{% endmacro %}}{{% for i in range(30) %}}{{{{ f({arguments}) }}}}{{% endfor %}}"
+        ),
+        format!("{{{{ ('{{z}}' * 9999).format({arguments}, z=1) }}}}"),
+        format!("{{% set d = dict({arguments}, z=1) %}}{{{{ ('%(z)s' * 9999) % d }}}}"),
+        format!("{{{{ ([[]] * 5000) | map('map', 'string', {arguments}) | list | length }}}}"),
+        "{% set l = range(20000) | list %}{% for i in range(999) %}{% set _ = l.remove(l[0]) %}{% endfor %}"
+            .into(),
+    ];
+    for source in sources {
+        assert_eq!(render(&source), Err(Fault::Steps), "{source:.120}");
+    }
+}
+
 fn check_hostile(source: &str) {
     let label: String = source.chars().take(120).collect();
     let started = std::time::Instant::now();

@@ -31,6 +31,9 @@ enum Origin {
     Mixed(Rc<[Run]>),
 }
 
+/// Bytes that are written before they are charged.
+const MAPPED_BYTES: usize = 4 << 10;
+
 /// Bytes of one origin, from the end of the previous run.
 #[derive(Debug, Clone, Copy)]
 struct Run {
@@ -138,6 +141,25 @@ impl Builder {
             _ => self.runs.push(Run { end, input }),
         }
         Ok(())
+    }
+
+    /// Adds what `map` writes for each character of a text of one origin. It may be several times as long as the text,
+    /// so it is charged part by part.
+    pub(super) fn push_mapped(
+        &mut self,
+        text: &str,
+        input: bool,
+        mut map: impl FnMut(char, &mut String),
+    ) -> Result<()> {
+        let mut mapped = String::with_capacity(text.len().min(MAPPED_BYTES));
+        for c in text.chars() {
+            map(c, &mut mapped);
+            if mapped.len() >= MAPPED_BYTES {
+                self.push(&mapped, input)?;
+                mapped.clear();
+            }
+        }
+        self.push(&mapped, input)
     }
 
     /// Adds text of the template.

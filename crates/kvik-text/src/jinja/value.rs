@@ -97,7 +97,7 @@ impl Value {
         let mut entries: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
             check_key(&key)?;
-            meter.spend(1 + entries.len() / 8)?;
+            meter.spend_search(entries.len(), key.as_str().map_or(0, str::len))?;
             match entries.iter_mut().find(|(known, _)| known.same_scalar(&key)) {
                 Some(entry) => entry.1 = value,
                 None => entries.push((key, value)),
@@ -330,12 +330,20 @@ impl Map {
         Map { entries: Vec::new(), depth: 1, charge: Charge::nothing(meter) }
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
-        self.entries.iter().find(|(known, _)| known.as_str() == Some(key)).map(|(_, value)| value)
+    /// The value of a key. Like the other lookups, it spends the steps of its search.
+    pub(super) fn get(&self, key: &str, meter: &Meter) -> Result<Option<&Value>> {
+        meter.spend_search(self.entries.len(), key.len())?;
+        Ok(self.entries.iter().find(|(known, _)| known.as_str() == Some(key)).map(|(_, value)| value))
     }
 
-    pub(super) fn get_value(&self, key: &Value) -> Option<&Value> {
-        self.entries.iter().find(|(known, _)| known.same_scalar(key)).map(|(_, value)| value)
+    pub(super) fn get_value(&self, key: &Value, meter: &Meter) -> Result<Option<&Value>> {
+        Ok(self.position(key, meter)?.map(|at| &self.entries[at].1))
+    }
+
+    /// The index of a key's entry.
+    pub(super) fn position(&self, key: &Value, meter: &Meter) -> Result<Option<usize>> {
+        meter.spend_search(self.entries.len(), key.as_str().map_or(0, str::len))?;
+        Ok(self.entries.iter().position(|(known, _)| known.same_scalar(key)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::super::arguments::Args;
-use super::super::limits::{Fault, Result, failed};
+use super::super::limits::{Charge, Fault, Result, failed};
 use super::super::operators::reserve;
 use super::super::strftime;
 use super::super::text::Text;
@@ -58,7 +58,7 @@ impl Interpreter {
                 self.keep_if_changed(value, name);
                 containers::of_list(list, name, args, &self.meter)
             }
-            Value::Map(map) => match map.get().get(name) {
+            Value::Map(map) => match map.get().get(name, &self.meter)? {
                 Some(callee @ Value::Macro(_)) => self.call(callee, args, caller),
                 _ => {
                     self.keep_if_changed(value, name);
@@ -88,15 +88,16 @@ impl Interpreter {
         let definition = &closure.definition;
         self.scoped_in(frame, |this| {
             for (name, default) in &definition.parameters {
+                this.meter.spend_search(args.named_len(), name.len())?;
                 let value = match (args.next(name), default) {
                     (Some(value), _) => value,
                     (None, Some(default)) => this.evaluate(default)?,
                     (None, None) => Value::Undefined,
                 };
-                this.set(name, value);
+                this.set(name, value)?;
             }
             if let Some(caller) = caller.or_else(|| args.named("caller")) {
-                this.set(&"caller".into(), caller);
+                this.set(&"caller".into(), caller)?;
             }
             args.finish()?;
             this.captured(&definition.body).map(|(text, _)| text)
@@ -119,6 +120,8 @@ impl Interpreter {
             }
             Function::StrftimeNow => {
                 let format = args.required_text("format")?;
+                let bytes = format.as_str().len().saturating_mul(strftime::GROWTH);
+                let _written = Charge::new(&self.meter, bytes)?;
                 let time = strftime::format(self.now, format.as_str());
                 Value::Text(Text::template(&time, &self.meter)?)
             }

@@ -21,7 +21,7 @@ impl Interpreter {
             Expr::Int(value) => Ok(Value::Int(*value)),
             Expr::Float(value) => Ok(Value::Float(*value)),
             Expr::Text(text) => Ok(Value::Text(Text::constant(text))),
-            Expr::Name(name) => Ok(self.lookup(name)),
+            Expr::Name(name) => self.lookup(name),
             other => self.deeper(|this| this.evaluate_inside(other)),
         }
     }
@@ -175,12 +175,8 @@ impl Interpreter {
     pub(in crate::jinja) fn attribute(&self, value: &Value, name: &str) -> Result<Value> {
         Ok(match value {
             Value::Undefined => return Err(failed(format!("cannot read {name:?} of an undefined value"))),
-            Value::Map(map) => {
-                let map = map.get();
-                self.meter.spend(1 + map.entries.len() / 8)?;
-                map.get(name).cloned().unwrap_or(Value::Undefined)
-            }
-            Value::Namespace(namespace) => self.field(*namespace, name),
+            Value::Map(map) => map.get().get(name, &self.meter)?.cloned().unwrap_or(Value::Undefined),
+            Value::Namespace(namespace) => self.field(*namespace, name)?,
             Value::Loop(state) => loop_attribute(state, name),
             _ => Value::Undefined,
         })

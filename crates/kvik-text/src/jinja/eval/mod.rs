@@ -148,7 +148,7 @@ impl Interpreter {
             }
             StatementKind::Macro(definition) => {
                 let closure = Closure { definition: definition.clone(), frame: self.current };
-                self.set(&definition.name, Value::Macro(Rc::new(closure)));
+                self.set(&definition.name, Value::Macro(Rc::new(closure)))?;
             }
             StatementKind::Call { call, caller } => {
                 let caller = Closure { definition: caller.clone(), frame: self.current };
@@ -239,7 +239,7 @@ impl Interpreter {
         for (index0, item) in items.items.iter().enumerate() {
             let state = LoopValue { items: items.clone(), index0, depth0, definition: definition.clone() };
             let flow = self.scoped(|this| {
-                this.set(&"loop".into(), Value::Loop(Rc::new(state)));
+                this.set(&"loop".into(), Value::Loop(Rc::new(state)))?;
                 this.assign(&definition.target, item.clone())?;
                 this.run(&definition.body)
             })?;
@@ -252,8 +252,8 @@ impl Interpreter {
 
     fn assign(&mut self, target: &Target, value: Value) -> Result<()> {
         match target {
-            Target::Name(name) => self.set(name, value),
-            Target::Field(name, field) => match self.lookup(name) {
+            Target::Name(name) => self.set(name, value)?,
+            Target::Field(name, field) => match self.lookup(name)? {
                 Value::Namespace(namespace) => self.set_field(namespace, field, value)?,
                 other => {
                     return Err(failed(format!(
@@ -277,23 +277,26 @@ impl Interpreter {
     }
 
     /// Sets a variable of the current scope.
-    fn set(&mut self, name: &Arc<str>, value: Value) {
+    fn set(&mut self, name: &Arc<str>, value: Value) -> Result<()> {
         let variables = &mut self.frames[self.current].variables;
+        self.meter.spend_search(variables.len(), name.len())?;
         match variables.iter_mut().find(|(known, _)| known == name) {
             Some(variable) => variable.1 = value,
             None => variables.push((name.clone(), value)),
         }
+        Ok(())
     }
 
-    fn lookup(&self, name: &str) -> Value {
-        let mut frame = Some(self.current);
+    fn lookup(&self, name: &str) -> Result<Value> {
+        let (mut frame, mut searched, mut found) = (Some(self.current), 0, None);
         while let Some(Frame { variables, parent }) = frame.and_then(|at| self.frames.get(at)) {
-            if let Some((_, value)) = variables.iter().find(|(known, _)| &**known == name) {
-                return value.clone();
-            }
-            frame = *parent;
+            // A frame without variables counts too: scopes nest by the thousand.
+            searched += 1 + variables.len();
+            found = variables.iter().find(|(known, _)| &**known == name).map(|(_, value)| value.clone());
+            frame = if found.is_some() { None } else { *parent };
         }
-        call::function(name).map_or(Value::Undefined, Value::Function)
+        self.meter.spend_search(searched, name.len())?;
+        Ok(found.unwrap_or_else(|| call::function(name).map_or(Value::Undefined, Value::Function)))
     }
 
     /// Records a list or mapping that this method changes, to be emptied at the end.
@@ -316,7 +319,7 @@ impl Interpreter {
 
     fn set_field(&mut self, namespace: usize, name: &Arc<str>, value: Value) -> Result<()> {
         let Namespace { fields, _charge: charge } = &mut self.namespaces[namespace];
-        self.meter.spend(1 + fields.len() / 8)?;
+        self.meter.spend_search(fields.len(), name.len())?;
         match fields.iter_mut().find(|(known, _)| known == name) {
             Some(field) => field.1 = value,
             None => {
@@ -327,9 +330,11 @@ impl Interpreter {
         Ok(())
     }
 
-    fn field(&self, namespace: usize, name: &str) -> Value {
+    fn field(&self, namespace: usize, name: &str) -> Result<Value> {
         let fields = &self.namespaces[namespace].fields;
-        fields.iter().find(|(known, _)| &**known == name).map_or(Value::Undefined, |(_, value)| value.clone())
+        self.meter.spend_search(fields.len(), name.len())?;
+        let found = fields.iter().find(|(known, _)| &**known == name);
+        Ok(found.map_or(Value::Undefined, |(_, value)| value.clone()))
     }
 }
 
