@@ -39,6 +39,8 @@ pub enum RopeScaling {
         beta_slow: f32,
         /// Multiplier on cos and sin; `None` derives it as `0.1 ln(factor) + 1`.
         attention_factor: Option<f32>,
+        /// Whether the transition begins and ends at whole pairs, rounded outwards; gpt-oss was trained without.
+        truncate: bool,
     },
     /// Only the first pairs rotate, with frequencies as if all did (Gemma 4).
     Proportional {

@@ -154,13 +154,15 @@ fn canonical_rope(rope: &RopeConfig) -> String {
             bits(low_freq_factor),
             bits(high_freq_factor)
         ),
-        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => format!(
-            "yarn {} {original_context} {} {} {}",
-            bits(factor),
-            bits(beta_fast),
-            bits(beta_slow),
-            attention_factor.map_or("derived".to_owned(), bits)
-        ),
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor, truncate } => {
+            let (factor, beta_fast, beta_slow) = (bits(factor), bits(beta_fast), bits(beta_slow));
+            let attention_factor = attention_factor.map_or("derived".to_owned(), bits);
+            // Not written where it is true: models had this identity before it could be false.
+            let untruncated = if truncate { "" } else { " untruncated" };
+            format!(
+                "yarn {factor} {original_context} {beta_fast} {beta_slow} {attention_factor}{untruncated}"
+            )
+        }
         RopeScaling::Long { factor, long, short, original_context, attention_factor } => {
             let all = |divisors: Vec<f32>| divisors.into_iter().map(bits).collect::<Vec<_>>().join(",");
             let (factor, attention_factor) = (bits(factor), bits(attention_factor));
@@ -245,9 +247,17 @@ mod tests {
             let (factor, high_freq_factor) = (8.0, 4.0);
             scaling(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
         };
-        let yarn = |original_context, beta_fast, attention_factor| {
+        let yarn = |original_context, beta_fast, attention_factor, truncate| {
             let (factor, beta_slow) = (4.0, 1.0);
-            scaling(RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor })
+            let yarn = RopeScaling::Yarn {
+                factor,
+                original_context,
+                beta_fast,
+                beta_slow,
+                attention_factor,
+                truncate,
+            };
+            scaling(yarn)
         };
         let long = |original_context, divisor: f32| {
             let [long, short] = [divisor, 1.0].map(|divisor| vec![divisor; 32]);
@@ -279,10 +289,11 @@ mod tests {
             llama3(1.0, 8192),
             llama3(2.0, 8192),
             llama3(1.0, 4096),
-            yarn(8192, 32.0, None),
-            yarn(8192, 32.0, Some(1.0)),
-            yarn(8192, 16.0, None),
-            yarn(4096, 32.0, None),
+            yarn(8192, 32.0, None, true),
+            yarn(8192, 32.0, None, false),
+            yarn(8192, 32.0, Some(1.0), true),
+            yarn(8192, 16.0, None, true),
+            yarn(4096, 32.0, None, true),
             long(4096, 2.0),
             long(2048, 2.0),
             long(4096, 3.0),

@@ -105,13 +105,14 @@ fn scaled(rope: &RopeConfig, pair: usize, frequency: f64) -> f64 {
             let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
             mix(frequency, f64::from(factor), kept)
         }
-        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, .. } => {
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, truncate, .. } => {
             let pair_that_turns = |turns: f32| {
                 let wavelengths = original_context as f64 / (f64::from(turns) * 2.0 * PI);
                 rope.dims as f64 * wavelengths.ln() / (2.0 * f64::from(rope.theta).ln())
             };
-            let first = pair_that_turns(beta_fast).floor().max(0.0);
-            let last = pair_that_turns(beta_slow).ceil().min(rope.dims as f64 - 1.0);
+            let (first, last) = (pair_that_turns(beta_fast), pair_that_turns(beta_slow));
+            let (first, last) = if truncate { (first.floor(), last.ceil()) } else { (first, last) };
+            let (first, last) = (first.max(0.0), last.min(rope.dims as f64 - 1.0));
             let kept = 1.0 - ((pair as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
             mix(frequency, f64::from(factor), kept)
         }
@@ -180,6 +181,7 @@ mod tests {
             beta_fast: 32.0,
             beta_slow: 1.0,
             attention_factor: None,
+            truncate: true,
         };
         for scaling in [llama3, yarn] {
             let stretched = frequencies(&rope(scaling), None).radians;
@@ -187,6 +189,38 @@ mod tests {
             assert!((plain[31] / stretched[31] - 8.0).abs() < 1e-5);
             assert!(stretched.iter().zip(&plain).all(|(s, p)| *s <= p * (1.0 + 1e-6) && *s >= p / 8.0001));
         }
+    }
+
+    /// The formula of transformers, with the settings of gpt-oss: its transition begins at pair 8.09 and ends at 17.40.
+    #[test]
+    fn yarn_rounds_its_transition_unless_the_model_was_trained_without() {
+        let found = |truncate: bool| {
+            let scaling = RopeScaling::Yarn {
+                factor: 32.0,
+                original_context: 4096,
+                beta_fast: 32.0,
+                beta_slow: 1.0,
+                attention_factor: None,
+                truncate,
+            };
+            frequencies(&RopeConfig { theta: 150_000.0, ..rope(scaling) }, None).radians
+        };
+        let check = |truncate: bool, first: f64, last: f64| {
+            for (pair, found) in found(truncate).into_iter().enumerate() {
+                let plain = 150_000f64.powf(-(pair as f64) / 32.0);
+                let stretched = ((pair as f64 - first) / (last - first)).clamp(0.0, 1.0);
+                let expect = plain * (1.0 - stretched) + plain / 32.0 * stretched;
+                assert!(
+                    (f64::from(found) / expect - 1.0).abs() < 1e-6,
+                    "{truncate} {pair}: {found} {expect}"
+                );
+            }
+        };
+        let pair = |turns: f64| 64.0 * (4096.0 / (turns * 2.0 * PI)).ln() / (2.0 * 150_000f64.ln());
+        check(true, 8.0, 18.0);
+        check(false, pair(32.0), pair(1.0));
+        assert!((pair(32.0) - 8.09).abs() < 0.01 && (pair(1.0) - 17.40).abs() < 0.01);
+        assert_ne!(found(true), found(false));
     }
 
     #[test]
@@ -225,6 +259,7 @@ mod tests {
             beta_fast: 32.0,
             beta_slow: 1.0,
             attention_factor: given,
+            truncate: true,
         };
         assert!((frequencies(&rope(yarn(None)), None).attention_factor - 1.138_629).abs() < 1e-5);
         assert_eq!(frequencies(&rope(yarn(Some(1.0))), None).attention_factor, 1.0);

@@ -201,7 +201,7 @@ fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
             }
             ConfigError::within("rope original context", original_context, 1 << 27)
         }
-        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor, .. } => {
             scaling_factor(factor)?;
             ConfigError::within("rope original context", original_context, 1 << 27)?;
             real("yarn beta_fast", beta_fast, 1e-3, 1e6)?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kvik_text::files::FileError;
 use kvik_text::files::gguf::{Gguf, GgufError};
-use kvik_text::files::hf::read_json;
+use kvik_text::files::hf::read_settings;
 use serde::Deserialize;
 
 use super::Pooling;
@@ -54,7 +54,7 @@ impl Embedding {
 
     /// Reads the files of sentence-transformers in the directory of a model.
     pub(super) fn from_directory(path: &Path, config: &ModelConfig) -> Result<Embedding, FileError> {
-        let file: HfPooling = read_json(&path.join(POOLING_FILE))?.unwrap_or_default();
+        let file: HfPooling = read_settings(&path.join(POOLING_FILE))?.unwrap_or_default();
         let pooling = pooling(file.pooling_mode_mean_tokens, file.pooling_mode_cls_token);
         Ok(Embedding { pooling, ranking: ranking(config) })
     }

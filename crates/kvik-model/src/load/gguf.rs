@@ -193,6 +193,8 @@ fn yarn(keys: &Keys<'_>, factor: f32, context: usize) -> Result<RopeScaling, Con
         beta_fast: keys.number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
         beta_slow: keys.number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
         attention_factor: (attn != 1.0).then(|| attn * (0.1 * factor.ln() + 1.0)),
+        // GGUF has no key for it.
+        truncate: true,
     })
 }
 

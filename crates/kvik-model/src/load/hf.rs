@@ -7,7 +7,7 @@ mod unsupported;
 
 use kvik_text::files::hf::Names;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{ConfigError, check_config, check_layers};
 use crate::metadata::{Key, Metadata};
@@ -60,8 +60,7 @@ impl HfConfig {
     pub(crate) fn new(json: Value) -> Result<HfConfig, serde_json::Error> {
         let settings = plain::merged(json);
         let plain = plain::plain(&settings);
-        let config: Result<HfConfig, _> = serde_json::from_value(plain.clone());
-        let mut config = config.map_err(|error| name_field(&plain, error))?;
+        let mut config = HfConfig::deserialize(&plain).map_err(|error| name_field(&plain, error))?;
         if let Value::Object(settings) = settings {
             config.settings = settings;
         }
@@ -82,15 +81,19 @@ impl HfConfig {
     }
 }
 
-/// Adds the name of the field to an error about the type of its value: the field without which the error changes.
+/// Adds the name of the field to an error about the type of its value: the field that gives the error by itself. Each
+/// value is tried once, so the time is that of reading the file again.
 fn name_field(config: &Value, error: serde_json::Error) -> serde_json::Error {
-    let is_same = |key: &str| {
-        let mut without = config.clone();
-        without.as_object_mut().and_then(|fields| fields.remove(key));
-        serde_json::from_value::<HfConfig>(without).is_err_and(|other| other.to_string() == error.to_string())
+    let valid = json!({"num_hidden_layers": 1, "hidden_size": 1, "num_attention_heads": 1, "vocab_size": 1,
+        "max_position_embeddings": 1, "rms_norm_eps": 1.0});
+    let message = error.to_string();
+    let is_cause = |(key, value): &(&String, &Value)| {
+        let mut fields = valid.clone();
+        fields[key.as_str()] = (*value).clone();
+        HfConfig::deserialize(&fields).is_err_and(|other| other.to_string() == message)
     };
-    match config.as_object().and_then(|fields| fields.keys().find(|key| !is_same(key))) {
-        Some(key) => serde::de::Error::custom(format!("`{key}`: {error}")),
+    match config.as_object().and_then(|fields| fields.iter().find(is_cause)) {
+        Some((key, _)) => serde::de::Error::custom(format!("`{key}`: {error}")),
         None => error,
     }
 }

@@ -23,7 +23,7 @@ pub use sampling::{FileSampling, SamplingDefaults, SamplingOptions, SamplingSour
 use hf::HfConfig;
 use kvik_text::files::bytes::FileBytes;
 use kvik_text::files::gguf::{Gguf, GgufError};
-use kvik_text::files::hf::{HfError, HfSettings, Shards, parse_json, read_json, read_optional};
+use kvik_text::files::hf::{HfError, HfSettings, Shards, parse_json, read_optional, read_settings};
 use kvik_text::files::{FileError, TensorSource};
 use kvik_text::template::{ChatTemplate, TemplateError};
 use kvik_text::tokenizer::{Tokenizer, TokenizerError};
@@ -76,7 +76,7 @@ impl LoadedModel {
 
     fn from_directory(path: &Path) -> Result<LoadedModel, LoadError> {
         let bad = |error| HfError::json(&path.join("config.json"), &error);
-        let hf_config = HfConfig::new(required(&path.join("config.json"), read_json)?).map_err(bad)?;
+        let hf_config = HfConfig::new(required(&path.join("config.json"), read_settings)?).map_err(bad)?;
         let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
         let config = hf::model_config(&hf_config, &name)?;
         let HfSettings { chat_template, tool_template, hints, generation } = HfSettings::read(path)?;

@@ -123,6 +123,7 @@ fn rope_scaling_is_read() {
         beta_fast: 32.0,
         beta_slow: 1.0,
         attention_factor: None,
+        truncate: true,
     };
     assert_eq!(config(&writer).unwrap().rope.scaling, yarn);
 }

@@ -9,15 +9,23 @@ use crate::{HubSpec, Progress, ShelfError, split::SplitName};
 const PREFERRED: [&str; 6] = ["q8_0", "q4_k_m", "q5_k_m", "q6_k", "q4_0", "q4_k_s"];
 
 /// Files of a Hugging Face directory in addition to its weights.
-const COMPANIONS: [&str; 7] = [
+const COMPANIONS: [&str; 9] = [
     "config.json",
-    "adapter_config.json",
+    ADAPTER_CONFIG,
     "tokenizer.json",
     "tokenizer_config.json",
     "generation_config.json",
     "chat_template.jinja",
-    "model.safetensors.index.json",
+    "additional_chat_templates/tool_use.jinja",
+    "1_Pooling/config.json",
+    INDEX,
 ];
+
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+const ADAPTER: &str = "adapter_model.safetensors";
+/// Weights in one file, and the list of the files of others.
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
 
 /// Files to download, and the path that is opened.
 #[derive(Debug, PartialEq)]
@@ -136,15 +144,41 @@ fn with_parts<'a>(
 }
 
 fn directory(files: &[RemoteFile]) -> Option<ModelFiles<'_>> {
-    let weights = |file: &&RemoteFile| !file.path.contains('/') && file.path.ends_with(".safetensors");
     let companion = |file: &&RemoteFile| COMPANIONS.contains(&file.path.as_str());
-    let has_config = files.iter().any(|file| matches!(&*file.path, "config.json" | "adapter_config.json"));
-    if !files.iter().any(|file| weights(&file)) || !has_config {
+    let has_config = files.iter().any(|file| matches!(&*file.path, "config.json" | ADAPTER_CONFIG));
+    let weights = weights(files);
+    if weights.is_empty() || !has_config {
         return None;
     }
     // Weights come last: they take long, and an error in the small files is found at once.
-    let wanted = files.iter().filter(companion).chain(files.iter().filter(weights)).collect();
-    Some(ModelFiles { files: wanted, model: None })
+    Some(ModelFiles { files: files.iter().filter(companion).chain(weights).collect(), model: None })
+}
+
+/// The weights of a directory. Some makers add the same ones under other names, such as `consolidated.safetensors`,
+/// which double the download and are never opened. Nobody knows what an index lists before it is there, so all files
+/// that are named like a part stay.
+fn weights(files: &[RemoteFile]) -> Vec<&RemoteFile> {
+    let is_weights = |file: &&RemoteFile| !file.path.contains('/') && file.path.ends_with(".safetensors");
+    let has = |name: &str| files.iter().any(|file| file.path == name);
+    let has_parts = files.iter().filter(is_weights).any(|file| is_part(&file.path));
+    let is_opened = |file: &&RemoteFile| match file.path.as_str() {
+        ADAPTER => has(ADAPTER_CONFIG),
+        SINGLE => !(has(INDEX) && has_parts),
+        name if has(INDEX) => name.starts_with("model"),
+        _ => !has(SINGLE),
+    };
+    let opened: Vec<&RemoteFile> = files.iter().filter(is_weights).filter(is_opened).collect();
+    if opened.is_empty() { files.iter().filter(is_weights).collect() } else { opened }
+}
+
+/// Whether a file has a part of the weights: `model-00001-of-00002.safetensors`, in any number of digits.
+fn is_part(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = name.strip_suffix(".safetensors").and_then(|stem| stem.rsplit_once("-of-"));
+    numbers.is_some_and(|(rest, count)| {
+        let number = rest.rsplit(['-', '_']).next().unwrap_or_default();
+        name.starts_with("model") && is_number(number) && is_number(count)
+    })
 }
 
 /// The names of a repository's possible model files, else of all files, for a message.
@@ -283,10 +317,46 @@ mod tests {
 
     #[test]
     fn a_directory_takes_its_companion_files() {
-        let names =
-            ["README.md", "model.safetensors", "config.json", "onnx/model.safetensors", "tokenizer.json"];
+        let names = [
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "README.md",
+            "additional_chat_templates/tool_use.jinja",
+            "model.safetensors",
+            "config.json",
+            "onnx/model.safetensors",
+            "tokenizer.json",
+        ];
         let (_, files) = chosen("o/r", &names).unwrap();
-        assert_eq!(files, ["config.json", "tokenizer.json", "model.safetensors"]);
+        let [pooling, _, _, template, weights, config, _, tokenizer] = names;
+        assert_eq!(files, [pooling, template, config, tokenizer, weights]);
+    }
+
+    #[test]
+    fn weights_that_are_not_opened_are_not_taken() {
+        let check = |names: &[&str], left_out: &[&str]| {
+            let all = [names, left_out, &["config.json"]].concat();
+            let (_, files) = chosen("o/r", &all).unwrap();
+            let weights: Vec<&str> =
+                files.iter().map(String::as_str).filter(|name| name.ends_with(".safetensors")).collect();
+            let expect: Vec<&str> =
+                names.iter().copied().filter(|name| name.ends_with(".safetensors")).collect();
+            assert_eq!(weights, expect);
+        };
+        let parts = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+        check(&[SINGLE], &["consolidated.safetensors", "adapter_model.safetensors"]);
+        check(&[SINGLE, INDEX], &["consolidated.safetensors"]);
+        check(&[INDEX, parts[0], parts[1]], &[SINGLE, "consolidated-00001-of-00001.safetensors"]);
+        // Names that other makers give to parts, and to layers beside them.
+        check(
+            &[INDEX, "model_00001-of-00002.safetensors", "model_mtp.safetensors"],
+            &[SINGLE, "x.safetensors"],
+        );
+        check(&[INDEX, "model.safetensors-00001-of-00001.safetensors"], &[SINGLE, ADAPTER]);
+        check(&[INDEX, "model-00001-of-000163.safetensors"], &["consolidated.safetensors"]);
+        check(&[INDEX, "pytorch_model-00001-of-00001.safetensors"], &[]);
+        check(&["weights.safetensors"], &[]);
+        check(&[ADAPTER_CONFIG, ADAPTER, SINGLE], &[]);
     }
 
     #[test]

@@ -84,6 +84,7 @@ fn a_directory_is_a_model_and_an_adapter_is_none() {
         files: vec![
             ("model.safetensors", weights.clone(), sha256(&weights)),
             (config, small.clone(), None),
+            ("1_Pooling/config.json", small.clone(), None),
             ("README.md", small.clone(), None),
         ],
     };
@@ -93,6 +94,7 @@ fn a_directory_is_a_model_and_an_adapter_is_none() {
         let manifest = pull(&shelf, "hf:o/r").unwrap();
         let path = shelf.path(&manifest).unwrap();
         assert!(path.is_dir() && path.join(config).is_file() && !path.join("README.md").exists());
+        assert!(path.join("1_Pooling/config.json").is_file());
         assert_eq!(manifest.kind.name(), kind);
     }
 }

@@ -91,9 +91,10 @@ impl Tokenizer {
             true => Spelling::ByteLevel,
             false => Spelling::SentencePiece,
         };
-        let vocab = vocab(&file, spelling)?;
+        let added = added(&file);
+        let vocab = vocab(&file, &added, spelling)?;
         let ends = boundary_tokens(&file, hints, &vocab)?;
-        let strips = strips(&file.added_tokens, pipeline.prefix)?;
+        let strips = strips(&added, pipeline.prefix)?;
         let merges = file.model.merges.iter().filter_map(Merge::parts);
         let pieces = match pipeline.byte_level {
             true => {
@@ -250,10 +251,22 @@ fn kind(step: &Value) -> &str {
     step["type"].as_str().unwrap_or("without a type")
 }
 
-fn vocab(file: &File, spelling: Spelling) -> Result<Vocab, TokenizerError> {
-    let added = file.added_tokens.iter().map(|added| (added.content.as_str(), added.id));
-    let all = file.model.vocab.iter().map(|(text, &id)| (text.as_str(), id)).chain(added);
-    let largest = all.clone().map(|(_, id)| id).max().ok_or(TokenizerError::Empty)?;
+/// The added tokens with their ids. As in the `tokenizers` library, a text that is a token already keeps its id,
+/// whatever the file says.
+fn added(file: &File) -> Vec<(Token, &Added)> {
+    let mut ids: FxHashMap<&str, Token> = FxHashMap::default();
+    let added = file.added_tokens.iter().map(|added| {
+        let id = file.model.vocab.get(&added.content).copied().unwrap_or(added.id);
+        (*ids.entry(added.content.as_str()).or_insert(id), added)
+    });
+    added.collect()
+}
+
+fn vocab(file: &File, added: &[(Token, &Added)], spelling: Spelling) -> Result<Vocab, TokenizerError> {
+    let of_model = file.model.vocab.iter().map(|(text, &id)| (text.as_str(), id));
+    let all = of_model.chain(added.iter().map(|(id, added)| (added.content.as_str(), *id)));
+    let stated = file.added_tokens.iter().map(|added| added.id);
+    let largest = all.clone().map(|(_, id)| id).chain(stated).max().ok_or(TokenizerError::Empty)?;
     if largest >= ID_MAX {
         return Err(TokenizerError::IdTooLarge { id: largest, limit: ID_MAX });
     }
@@ -266,8 +279,9 @@ fn vocab(file: &File, spelling: Spelling) -> Result<Vocab, TokenizerError> {
             _ => Kind::Normal,
         };
     }
-    for added in &file.added_tokens {
-        kinds[added.id as usize] = if added.special { Kind::Control } else { Kind::UserDefined };
+    for (id, added) in added {
+        let kind = if added.special { Kind::Control } else { Kind::UserDefined };
+        kinds[*id as usize] = kinds[*id as usize].max(kind);
     }
     Vocab::new(texts, kinds, spelling)
 }
@@ -277,8 +291,8 @@ fn is_byte(text: &str) -> bool {
 }
 
 /// A normalizer that adds a space before a text also adds it before the tokens that it is applied to.
-fn strips(added: &[Added], prefix: SpacePrefix) -> Result<FxHashMap<Token, Strip>, TokenizerError> {
-    if added.iter().any(|added| added.single_word) {
+fn strips(added: &[(Token, &Added)], prefix: SpacePrefix) -> Result<FxHashMap<Token, Strip>, TokenizerError> {
+    if added.iter().any(|(_, added)| added.single_word) {
         return Err(unknown_step("an added token that matches single words only"));
     }
     let strip = |added: &Added| Strip {
@@ -286,7 +300,7 @@ fn strips(added: &[Added], prefix: SpacePrefix) -> Result<FxHashMap<Token, Strip
         right: added.rstrip,
         after_space: added.normalized && prefix == SpacePrefix::Always,
     };
-    Ok(added.iter().map(|added| (added.id, strip(added))).collect())
+    Ok(added.iter().map(|(id, added)| (*id, strip(added))).collect())
 }
 
 fn boundary_tokens(
@@ -295,11 +309,20 @@ fn boundary_tokens(
     vocab: &Vocab,
 ) -> Result<BoundaryTokens, TokenizerError> {
     let id = |text: &Option<String>| text.as_deref().and_then(|text| vocab.id(text));
-    let (prefix, suffix) = template(file.post_processor.as_ref(), vocab)?;
+    let (mut prefix, mut suffix) = template(file.post_processor.as_ref(), vocab)?;
     let bos = id(&hints.bos).or(prefix.first().copied());
+    let eos = id(&hints.eos).or(hints.eog.first().copied());
+    if let (Some(bos), Some(add)) = (bos, hints.add_bos) {
+        let rest = prefix.strip_prefix(&[bos]).unwrap_or(&prefix);
+        prefix = add.then_some(bos).into_iter().chain(rest.iter().copied()).collect();
+    }
+    if let (Some(eos), Some(add)) = (eos, hints.add_eos) {
+        let rest = suffix.strip_suffix(&[eos]).unwrap_or(&suffix);
+        suffix = rest.iter().copied().chain(add.then_some(eos)).collect();
+    }
     Ok(BoundaryTokens {
         bos,
-        eos: id(&hints.eos).or(hints.eog.first().copied()),
+        eos,
         more_eog: hints.eog.iter().copied().filter(|&id| (id as usize) < vocab.len()).collect(),
         prefix,
         suffix,

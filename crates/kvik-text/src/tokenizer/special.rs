@@ -215,9 +215,9 @@ impl Matcher {
     ) -> Result<Matcher, TokenizerError> {
         let mut tokens = vocab.of_kinds(kinds);
         tokens.retain(|&token| belongs(token));
-        // Among tokens with the same text, keeps the one that the vocabulary's lookup returns.
+        // Keeps one of several tokens with the same text.
         tokens.retain(|&token| {
-            vocab.text(token).is_some_and(|text| !text.is_empty() && vocab.id(text) == Some(token))
+            vocab.text(token).is_some_and(|text| !text.is_empty() && vocab.special_id(text) == Some(token))
         });
         let texts: Vec<&str> = tokens.iter().filter_map(|&token| vocab.text(token)).collect();
         check_size(&texts)?;

@@ -367,6 +367,55 @@ fn special_tokens_can_strip_adjacent_white_space() {
     });
 }
 
+/// The post-processor of DeepSeek's files adds no token; their settings ask for one.
+#[test]
+fn boundary_tokens_are_added_and_removed_as_the_settings_say() {
+    let bytes = std::fs::read(tiny_file("tokenizer.json")).unwrap();
+    let plain = serde_json::json!({"type": "ByteLevel"});
+    let both = serde_json::json!({"type": "TemplateProcessing", "single": [
+        {"SpecialToken": {"id": "<|im_start|>"}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "<|im_end|>"}}]});
+    let check = |processor: &serde_json::Value, [add_bos, add_eos]: [Option<bool>; 2], expect: [bool; 2]| {
+        let mut json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        json["post_processor"] = processor.clone();
+        let [bos, eos] = ["<|im_start|>", "<|im_end|>"].map(|text| Some(text.to_owned()));
+        let hints = TokenizerHints { bos, eos, eog: Vec::new(), add_bos, add_eos };
+        let tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), &hints).unwrap();
+        let [bos, eos] = [tokenizer.bos().unwrap(), tokenizer.eos().unwrap()];
+        let text = tokenizer.encode("a", false, false);
+        let (before, after) = (expect[0].then_some(bos), expect[1].then_some(eos));
+        let expected: Vec<Token> = before.into_iter().chain(text).chain(after).collect();
+        assert_eq!(tokenizer.encode("a", true, false), expected, "{processor} {add_bos:?} {add_eos:?}");
+        assert_eq!(tokenizer.add_bos(), expect[0]);
+    };
+    check(&plain, [None, None], [false, false]);
+    check(&plain, [Some(true), None], [true, false]);
+    check(&plain, [Some(true), Some(true)], [true, true]);
+    check(&plain, [Some(false), Some(false)], [false, false]);
+    check(&both, [None, None], [true, true]);
+    check(&both, [Some(true), Some(true)], [true, true]);
+    check(&both, [Some(false), None], [false, true]);
+    check(&both, [Some(false), Some(false)], [false, false]);
+}
+
+/// As in the library, which ignores the id that the file gives the added token.
+#[test]
+fn an_added_token_has_the_id_of_its_text_in_the_model() {
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(tiny_file("tokenizer.json")).unwrap()).unwrap();
+    let id = json["model"]["vocab"]["assistant"].as_u64().unwrap() as Token;
+    json["added_tokens"].as_array_mut().unwrap().push(serde_json::json!({"id": 4096, "content": "assistant",
+        "special": true, "single_word": false, "lstrip": false, "rstrip": true, "normalized": false}));
+    let json = json.to_string().into_bytes();
+    let ours = Tokenizer::from_json(&json, &TokenizerHints::default()).unwrap();
+    let library = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+    assert_eq!((ours.token_of("assistant"), ours.is_control(id)), (Some(id), true));
+    for text in ["assistant", "assistants  are", "<|im_start|>assistant \nHi"] {
+        let tokens = ours.encode(text, false, true);
+        assert_eq!(tokens, library.encode_fast(text, false).unwrap().get_ids(), "{text}");
+        assert!(tokens.contains(&id), "{text}");
+    }
+}
+
 #[test]
 fn errors_name_unsupported_pipelines() {
     let bytes = std::fs::read(tiny_file("tokenizer.json")).unwrap();
@@ -448,6 +497,28 @@ fn tokens_that_fill_in_the_middle_are_control_tokens_whatever_the_file_says() {
     assert_eq!(tokenizer.encode("<｜fim▁end｜>", false, true), [0]);
     assert_ne!(tokenizer.encode("<｜fim▁end｜>", false, false), [0]);
     assert_eq!(tokenizer.encode("<think>", false, false), [1]);
+}
+
+/// A text of two tokens, of which the file declares one a control token. The one that it declares is parsed, as in
+/// llama.cpp, and the last of two.
+#[test]
+fn tokens_of_one_text_are_of_one_kind() {
+    let (normal, control, user_defined) = (1, 3, 4);
+    for (kinds, parsed) in [
+        ([normal, control], 1),
+        ([control, normal], 0),
+        ([user_defined, control], 1),
+        ([control, user_defined], 0),
+        ([control, control], 1),
+    ] {
+        let [first, last] = kinds.map(|kind| ("<|x|>", kind));
+        let tokens = [first, last, ("▁", 1), ("<", 1), ("|", 1), ("x", 1), (">", 1)];
+        let tokenizer = of_tokens("llama", "", &tokens, &[]);
+        assert_eq!([0, 1].map(|token| tokenizer.is_control(token)), [true; 2], "{kinds:?}");
+        assert_eq!(tokenizer.token_of("<|x|>"), Some(1), "{kinds:?}");
+        assert_eq!(tokenizer.encode("<|x|>", false, true), [parsed], "{kinds:?}");
+        assert_eq!(tokenizer.encode("<|x|>", false, false), [2, 3, 4, 5, 4, 6], "{kinds:?}");
+    }
 }
 
 /// A SentencePiece file with these tokens of one kind and equal scores.

@@ -5,24 +5,25 @@ use rustc_hash::FxHashMap;
 
 use super::{TokenizerError, fill};
 
-/// The type of a token, as numbered in GGUF's `tokenizer.ggml.token_type`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The type of a token. Of several tokens with one text the largest counts, so that no control token is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
+    /// Never used.
+    Unused,
     /// A piece of text.
     Normal,
+    /// A single byte, such as `<0x0A>`.
+    Byte,
+    /// Matched as a whole in any text.
+    UserDefined,
     /// Represents text that the vocabulary cannot express.
     Unknown,
     /// A control token such as `<|im_end|>`; matched only if special tokens are parsed.
     Control,
-    /// Matched as a whole in any text.
-    UserDefined,
-    /// Never used.
-    Unused,
-    /// A single byte, such as `<0x0A>`.
-    Byte,
 }
 
 impl Kind {
+    /// As numbered in `tokenizer.ggml.token_type`.
     pub(super) fn from_gguf(id: i64) -> Kind {
         match id {
             1 => Kind::Normal,
@@ -50,6 +51,8 @@ pub(super) struct Vocab {
     texts: Vec<Box<str>>,
     kinds: Vec<Kind>,
     ids: FxHashMap<Box<str>, Token>,
+    /// Where several tokens have one text: by the id of the text, the token that the file declares special.
+    special: FxHashMap<Token, Token>,
     /// Raw bytes of all tokens, one after the other; token `i` is `starts[i]..starts[i + 1]`.
     bytes: Vec<u8>,
     starts: Vec<u32>,
@@ -64,9 +67,20 @@ impl Vocab {
         spelling: Spelling,
     ) -> Result<Vocab, TokenizerError> {
         check_size(&texts)?;
-        let ids = index(&texts);
+        let (ids, repeated) = index(&texts);
+        let id_of = |token: Token| ids[&texts[token as usize]] as usize;
+        let mut special = FxHashMap::default();
+        for &token in &repeated {
+            let (id, kind) = (id_of(token), kinds[token as usize]);
+            if kind > kinds[id] {
+                kinds[id] = kind;
+                special.insert(id as Token, token);
+            }
+        }
         mark_known_controls(&ids, &mut kinds);
-        let mut vocab = Vocab { texts, kinds, ids, bytes: Vec::new(), starts: vec![0], longest_bytes: 1 };
+        repeated.iter().for_each(|&token| kinds[token as usize] = kinds[id_of(token)]);
+        let (bytes, starts) = (Vec::new(), vec![0]);
+        let mut vocab = Vocab { texts, kinds, ids, special, bytes, starts, longest_bytes: 1 };
         vocab.spell_all(spelling);
         Ok(vocab)
     }
@@ -85,6 +99,12 @@ impl Vocab {
 
     pub(super) fn id(&self, text: &str) -> Option<Token> {
         self.ids.get(text).copied()
+    }
+
+    /// The token that a special text is parsed as.
+    pub(super) fn special_id(&self, text: &str) -> Option<Token> {
+        let id = self.id(text)?;
+        Some(self.special.get(&id).copied().unwrap_or(id))
     }
 
     /// Tokens whose texts end an answer, regardless of the metadata.
@@ -139,13 +159,15 @@ fn check_size(texts: &[Box<str>]) -> Result<(), TokenizerError> {
     }
 }
 
-/// Ids by text. If a text occurs twice, the first id counts; empty texts are never looked up.
-fn index(texts: &[Box<str>]) -> FxHashMap<Box<str>, Token> {
+/// Ids by text, and the ids whose text has another id: its last one counts, as in llama.cpp. Empty texts are never
+/// looked up.
+fn index(texts: &[Box<str>]) -> (FxHashMap<Box<str>, Token>, Vec<Token>) {
     let mut ids = FxHashMap::with_capacity_and_hasher(texts.len(), Default::default());
+    let mut repeated = Vec::new();
     for (id, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
-        ids.entry(text.clone()).or_insert(id as Token);
+        repeated.extend(ids.insert(text.clone(), id as Token));
     }
-    ids
+    (ids, repeated)
 }
 
 /// Marks known control tokens regardless of their type in the file: converters often mark them as text.

@@ -70,8 +70,18 @@ fn rope_scaling_is_read_from_both_fields_and_in_every_kind() {
     let yarn = config(json!({"rope_scaling": {"type": "yarn", "factor": 4.0,
         "original_max_position_embeddings": 64}}));
     let yarn = yarn.unwrap();
-    assert!(matches!(yarn.rope.scaling, RopeScaling::Yarn { factor: 4.0, original_context: 64, .. }));
-    assert_eq!(yarn.context, 256);
+    let rounded = RopeScaling::Yarn {
+        factor: 4.0,
+        original_context: 64,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor: None,
+        truncate: true,
+    };
+    assert_eq!((yarn.rope.scaling, yarn.context), (rounded, 256));
+    let exact = json!({"rope_type": "yarn", "factor": 32.0, "truncate": false});
+    let exact = config(json!({"rope_scaling": exact})).unwrap().rope.scaling;
+    assert!(matches!(exact, RopeScaling::Yarn { truncate: false, .. }));
 }
 
 #[test]
@@ -91,6 +101,11 @@ fn configurations_that_compute_differently_are_refused() {
     check(json!({"num_key_value_heads": 3}), "divisor");
     check(json!({"hidden_size": 1u64 << 40}), "embedding length");
     check(json!({"hidden_size": -3}), "invalid value");
+    check(json!({"hidden_size": "-3", "vocab_size": "x"}), "`hidden_size`: invalid type");
+    check(json!({"rope_scaling": {"factor": "4"}}), "`rope_scaling`: invalid type");
+    let mut lacking = base();
+    lacking.as_object_mut().unwrap().remove("vocab_size");
+    assert_eq!(HfConfig::new(lacking).unwrap_err().to_string(), "missing field `vocab_size`");
     check(json!({"partial_rotary_factor": 1e30}), "rotary dimensions");
 }
 
@@ -346,6 +361,8 @@ fn errors_name_what_is_wrong_with_a_directory() {
     check(&broken, "absent.safetensors");
     write(&broken, "config.json", "{");
     check(&broken, "config.json");
+    write(&broken, "config.json", &" ".repeat((16 << 20) + 1));
+    check(&broken, "more than the 16777216 bytes");
     std::fs::remove_file(broken.path().join("config.json")).unwrap();
     check(&broken, "config.json");
     assert!(matches!(LoadedModel::open("/nowhere".as_ref()), Err(LoadError::File(FileError::Io { .. }))));

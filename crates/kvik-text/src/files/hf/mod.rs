@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 
 use super::FileError;
-use super::small::read_own;
+use super::small::{SETTINGS_BYTES_MAX, read_own};
 
 pub use names::{Modules, Names};
 pub use settings::HfSettings;
@@ -120,12 +120,16 @@ impl HfError {
     }
 }
 
-/// JSON files larger than this are not read.
+/// JSON files larger than this are not read: vocabularies and indices.
 const JSON_BYTES_MAX: u64 = 64 << 20;
 
 /// Reads a small file; `None` if it is missing.
 pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
-    match read_own(path, JSON_BYTES_MAX) {
+    read_within(path, JSON_BYTES_MAX)
+}
+
+fn read_within(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, FileError> {
+    match read_own(path, bytes_max) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) if error.kind() == ErrorKind::FileTooLarge => {
@@ -137,8 +141,16 @@ pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
 
 /// Reads a JSON file; `None` if it is missing.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
-    let Some(bytes) = read_optional(path)? else { return Ok(None) };
-    Ok(Some(parse_json(&bytes).map_err(|error| HfError::json(path, &error))?))
+    read_optional(path)?.map(|bytes| parse_file(path, &bytes)).transpose()
+}
+
+/// Reads a JSON file of settings, which are few; `None` if it is missing.
+pub fn read_settings<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
+    read_within(path, SETTINGS_BYTES_MAX)?.map(|bytes| parse_file(path, &bytes)).transpose()
+}
+
+fn parse_file<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, FileError> {
+    Ok(parse_json(bytes).map_err(|error| HfError::json(path, &error))?)
 }
 
 /// Parses JSON as Python writes it: non-finite numbers become null.
