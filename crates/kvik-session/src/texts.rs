@@ -9,6 +9,7 @@ use kvik_memory::memory::MemoryModel;
 use kvik_text::answer::{Reading, ReasoningForm};
 use kvik_text::template::{ChatTemplate, Prompt, QUESTIONS};
 use kvik_text::tokenizer::{Tokenizer, text_bytes_max};
+use serde_json::json;
 
 use crate::chat::{Chat, ChatError, TemplateVariables};
 
@@ -55,25 +56,44 @@ impl Texts {
         Ok(prompt)
     }
 
-    /// The request for the answer to a chat that was rendered. Where tools are offered, the answer is held to their form,
-    /// unless `constraint` says another.
+    /// The request for the answer to a chat that was rendered. Where tools are offered, the answer is held to their form;
+    /// where `constraint` asks for JSON, to calls or that JSON; any other constraint is the form of the whole answer.
     pub fn encode(&self, chat: &Chat, mut prompt: Prompt, constraint: Option<Constraint>) -> EncodedChat {
         let form = self.reasoning_form();
-        let (reading, constraint) = match constraint {
+        let both = constraint.as_ref().and_then(|constraint| self.calls_or_json(chat, &prompt, constraint));
+        let (reading, constraint) = match (both, constraint) {
+            (Some((reading, both)), _) => (reading, Some(both)),
             // The constraint says all that is written, so that the header of the message is the prompt's.
-            Some(constraint) => {
+            (None, Some(constraint)) => {
                 if form == ReasoningForm::Channels {
                     form.close_in(&mut prompt.text);
                 }
                 (Reading::Plain, Some(constraint))
             }
-            None => {
+            (None, None) => {
                 let template = self.template.as_ref().filter(|_| chat.tools.offered.is_some());
                 chat.tools.reading(chat.start(form, &prompt.text), template.map(ChatTemplate::tool_form))
             }
         };
         let show = self.tokenizer.controls_in(reading.texts());
         EncodedChat { tokens: self.encode_rendered(&prompt), reading, constraint, show }
+    }
+
+    /// Calls of the offered tools, or the JSON that a constraint asks for: the form of an answer's text says nothing of its
+    /// calls. `None` if nothing is offered, the constraint is no JSON, or no grammar has both.
+    fn calls_or_json(
+        &self,
+        chat: &Chat,
+        prompt: &Prompt,
+        constraint: &Constraint,
+    ) -> Option<(Reading, Constraint)> {
+        let schema = match constraint {
+            Constraint::JsonObject => json!({"type": "object"}),
+            Constraint::JsonSchema(schema) => schema.clone(),
+            Constraint::Regex(_) | Constraint::Lark(_) | Constraint::Calls(_) => return None,
+        };
+        let form = self.template.as_ref().filter(|_| chat.tools.offered.is_some())?.tool_form();
+        chat.tools.reading_or_json(chat.start(self.reasoning_form(), &prompt.text), form, schema)
     }
 
     /// Whether the answer to a chat begins with reasoning; `None` leaves it to the template.
@@ -149,7 +169,6 @@ impl MemoryModel for Texts {
 mod tests {
     use kvik_model::load::LoadedModel;
     use kvik_text::tools::Tools;
-    use serde_json::json;
 
     use super::*;
 

@@ -101,6 +101,8 @@ pub enum CallStart {
     Forced {
         /// The end of the free text.
         after: Option<String>,
+        /// Schema of a JSON text that the answer may be in place of calls.
+        instead: Option<serde_json::Value>,
     },
     /// When the model writes `trigger`; text is free before it and after the calls.
     Lazy {

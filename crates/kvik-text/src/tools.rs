@@ -134,11 +134,26 @@ impl Tools {
         let Some(form) = form.filter(|_| self.offered.is_some()) else {
             return (Reading::Tagged { start, offer: None }, None);
         };
-        let constraint = self.constraint(&form, &start);
+        let forced = self.forced.then(|| ForcedCall { after: unclosed(&start), instead: None });
+        let constraint = self.constraint(&form, &start, forced);
         if self.forced && constraint.is_none() {
             return (Reading::ForcedCall, Some(Constraint::JsonSchema(self.one_call())));
         }
         (Reading::Tagged { start, offer: Some(self.offer(form, constraint.is_some())) }, constraint)
+    }
+
+    /// As [`Tools::reading`], for an answer that is calls or a JSON text of this schema; `None` if nothing is offered, or no
+    /// constraint holds an answer to both.
+    pub fn reading_or_json(
+        &self,
+        start: AnswerStart,
+        form: ToolForm,
+        schema: Value,
+    ) -> Option<(Reading, Constraint)> {
+        self.offered.as_ref()?;
+        let forced = ForcedCall { after: unclosed(&start), instead: Some(schema) };
+        let constraint = self.constraint(&form, &start, Some(forced))?;
+        Some((Reading::Tagged { start, offer: Some(self.offer(form, true)) }, constraint))
     }
 
     /// The parser settings of calls in this form; `certain` if a constraint enforces the form.
@@ -148,10 +163,14 @@ impl Tools {
 
     /// The constraint that enforces this form. A forced call comes after reasoning that has begun; an optional
     /// call does not begin in reasoning.
-    fn constraint(&self, form: &ToolForm, start: &AnswerStart) -> Option<Constraint> {
-        let after = start.in_reasoning().then(|| start.form.close().to_owned());
-        let forced = self.forced.then_some(ForcedCall { after });
-        let calls = form.constraint(&self.functions, forced, self.calls_max)?;
+    fn constraint(
+        &self,
+        form: &ToolForm,
+        start: &AnswerStart,
+        forced: Option<ForcedCall>,
+    ) -> Option<Constraint> {
+        let most = if forced.is_some() { FORCED_CALLS_MAX } else { CALLS_MAX };
+        let calls = form.constraint(&self.functions, forced, self.calls_max.min(most))?;
         Some(Constraint::Calls(Calls { reasoning: start.reasoning_texts(), ..calls }))
     }
 
@@ -164,6 +183,11 @@ impl Tools {
         let calls: Vec<Value> = self.functions.iter().enumerate().map(call).collect();
         json!({"anyOf": calls})
     }
+}
+
+/// The end of the reasoning in which an answer begins.
+fn unclosed(start: &AnswerStart) -> Option<String> {
+    start.in_reasoning().then(|| start.form.close().to_owned())
 }
 
 /// Maximum calls of an answer. A forced call is a single one, unless the request allows several; a call of a tool

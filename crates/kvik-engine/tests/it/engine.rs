@@ -113,7 +113,7 @@ fn calls_that_cannot_be_enforced_are_unconstrained_unless_they_are_forced() {
     let free = solo(&request(prompt(1, 9), 20));
     let generated = engine.generate(calls(CallStart::Lazy { trigger: "<c>".into() })).unwrap();
     assert_eq!(generated.choices[0].text, free.choices[0].0);
-    let forced = engine.generate(calls(CallStart::Forced { after: None }));
+    let forced = engine.generate(calls(CallStart::Forced { after: None, instead: None }));
     assert!(matches!(forced, Err(RequestError::Constraint(ConstraintError::Unusable(_)))));
     engine.shutdown(Duration::ZERO);
 }

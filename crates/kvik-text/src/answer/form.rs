@@ -154,7 +154,8 @@ impl ToolForm {
             return None;
         }
         // If the answer consists of messages, every message begins like a call.
-        if forced.is_none() && *self == ToolForm::channels() {
+        let has_text = forced.as_ref().is_none_or(|forced| forced.instead.is_some());
+        if has_text && *self == ToolForm::channels() {
             return None;
         }
         let tool = |(name, schema): &(String, Value)| CallForm {
@@ -164,7 +165,7 @@ impl ToolForm {
             end: self.end.clone(),
         };
         let start = match (forced, self.marker()) {
-            (Some(ForcedCall { after }), _) => CallStart::Forced { after },
+            (Some(ForcedCall { after, instead }), _) => CallStart::Forced { after, instead },
             (None, "") => CallStart::LazyAtStart,
             (None, marker) => CallStart::Lazy { trigger: marker.into() },
         };
@@ -209,4 +210,6 @@ pub(super) fn first_tag(text: &str) -> &str {
 pub struct ForcedCall {
     /// The end of free text that may precede the call.
     pub after: Option<String>,
+    /// Schema of a JSON text that the answer may be in place of a call.
+    pub instead: Option<Value>,
 }

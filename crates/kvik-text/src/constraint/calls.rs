@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::around::{Around, other_beginnings};
 use super::literals::{ControlTokens, Lead, Text, lead};
-use super::{checked_schema, json_rule, notations};
+use super::{checked_schema, json_rule, limits, notations};
 use crate::forms::{ArgumentsForm, CallForm, CallStart, Calls};
 use crate::references::move_references;
 use crate::stream::Vocabulary;
@@ -21,13 +21,19 @@ pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, Str
     }
     let controls = ControlTokens::of(vocabulary);
     match &calls.start {
-        CallStart::Forced { after } => {
+        CallStart::Forced { after, instead } => {
             let lead =
                 after.as_ref().map(|after| lead("lead", &Text::free(), after, &controls)).transpose()?;
             let lead =
                 lead.unwrap_or_else(|| Lead { rules: String::new(), reference: String::new(), skipped: 0 });
             let body = section(calls, 0, &controls)?;
-            Ok(format!("start: {} section\n{}{body}", lead.reference, lead.rules))
+            let (said, rule) = match instead {
+                Some(schema) => {
+                    ("(section | said)", format!("said: {}\n", json_rule(&checked_schema(schema)?)?))
+                }
+                None => ("section", String::new()),
+            };
+            Ok(format!("start: {} {said}\n{}{rule}{body}", lead.reference, lead.rules))
         }
         CallStart::Lazy { trigger } => {
             check_trigger(calls, trigger)?;
@@ -109,6 +115,7 @@ fn argument_rules(calls: &Calls, controls: &ControlTokens) -> Result<String, Str
             }
             (_, []) => return Err("a call has no schema".to_owned()),
         }
+        limits::check_generated(rules.len())?;
     }
     Ok(rules)
 }
@@ -199,7 +206,7 @@ mod tests {
 
     #[test]
     fn forced_calls_are_the_whole_answer() {
-        let forced = || CallStart::Forced { after: None };
+        let forced = || CallStart::Forced { after: None, instead: None };
         let cases = [
             (tagged(forced(), 2), F.to_owned(), true),
             (tagged(forced(), 2), format!("{F}\n{G}"), true),
@@ -218,9 +225,35 @@ mod tests {
 
     #[test]
     fn reasoning_may_precede_a_forced_call() {
-        let start = || CallStart::Forced { after: Some("</think>".into()) };
+        let start = || CallStart::Forced { after: Some("</think>".into()), instead: None };
         assert!(accepts(&tagged(start(), 1), &format!("well, <f> or <g>?</think>{F}")));
         assert!(!accepts(&tagged(start(), 1), &format!("</think>then{F}")));
+    }
+
+    #[test]
+    fn an_answer_is_calls_or_a_text_of_its_schema() {
+        let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
+                            "additionalProperties": false});
+        let start = |after: Option<&str>| CallStart::Forced {
+            after: after.map(str::to_owned),
+            instead: Some(schema.clone()),
+        };
+        let city = r#"{"city": "Oslo"}"#;
+        for (text, expect) in [
+            (F.to_owned(), true),
+            (format!("{F}\n{G}"), true),
+            (city.to_owned(), true),
+            (r#"{"town": "Oslo"}"#.to_owned(), false),
+            ("Oslo".to_owned(), false),
+            (format!("{F}\n{city}"), false),
+        ] {
+            assert_eq!(accepts(&tagged(start(None), 2), &text), expect, "{text:?}");
+            let thought = format!("F or Oslo?</think>{text}");
+            assert_eq!(accepts(&tagged(start(Some("</think>")), 2), &thought), expect, "{thought:?}");
+        }
+        for (text, expect) in [(city, true), ("CALLS[f({\"x\":1})]", true), ("CALLS[]", false)] {
+            assert_eq!(accepts(&listed(start(None)), text), expect, "{text:?}");
+        }
     }
 
     #[test]
@@ -359,14 +392,16 @@ mod tests {
         };
         let text = |text: &str| text.bytes().map(Token::from).collect::<Vec<_>>();
         let call = [vec![CONTROL], text("f({\"x\":1})")].concat();
-        for start in [CallStart::Forced { after: None }, CallStart::Lazy { trigger: "<|x|>".into() }] {
+        for start in
+            [CallStart::Forced { after: None, instead: None }, CallStart::Lazy { trigger: "<|x|>".into() }]
+        {
             assert!(accepted_tokens(&calls(start.clone()), &call), "{start:?}");
             let bad = [vec![CONTROL], text("g(")].concat();
             assert!(!accepted_tokens(&calls(start.clone()), &bad), "{start:?}");
         }
         let lazy = calls(CallStart::Lazy { trigger: "<|x|>".into() });
         assert!(accepted_tokens(&lazy, &[text("well: <|x|> "), call].concat()));
-        assert!(!accepts(&calls(CallStart::Forced { after: None }), "<|x|>f({\"x\":1})"));
+        assert!(!accepts(&calls(CallStart::Forced { after: None, instead: None }), "<|x|>f({\"x\":1})"));
     }
 
     /// If the tags of reasoning are control tokens, free text contains none of them and reasoning does.

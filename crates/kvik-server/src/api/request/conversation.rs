@@ -160,13 +160,13 @@ impl ChatRequest {
         body: &Body,
     ) -> Result<ChatRequest> {
         make_room_for_a_call(&chat, &mut options, body)?;
-        note_calls_left_out(&chat, &options, body);
         body.still_wanted()?;
         let prompt = chat_text::render(&app.serving, &chat)?;
         body.still_wanted()?;
         let parts = parts(&chat, &app.answered, &app.serving.model.name);
         let encoded = app.serving.texts.encode(&chat, prompt, options.constraint.take());
         let EncodedChat { tokens, reading, constraint, show } = encoded;
+        note_calls_left_out(&chat, &reading, body);
         options.constraint = constraint;
         let context = app.serving.model.context;
         let request = options.request(tokens, options.max_tokens(context, context), logprobs);
@@ -201,9 +201,9 @@ fn make_room_for_a_call(chat: &Chat, options: &mut Options, body: &Body) -> Resu
     Ok(())
 }
 
-/// Notes that no tool is called where the answer has a form.
-fn note_calls_left_out(chat: &Chat, options: &Options, body: &Body) {
-    if options.constraint.is_some() && chat.tools.offered.is_some() {
+/// Notes that no tool is called where a constraint is the form of the whole answer.
+fn note_calls_left_out(chat: &Chat, reading: &Reading, body: &Body) {
+    if matches!(reading, Reading::Plain) && chat.tools.offered.is_some() {
         body.note("`tools` are not called: another field says the form of the whole answer".to_owned());
     }
 }

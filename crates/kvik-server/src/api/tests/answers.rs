@@ -224,13 +224,39 @@ async fn a_required_call_is_a_constraint() {
     let body = with(hello(), json!({"tools": tools, "tool_choice": "required"}));
     let (_, answer) = server.post("/v1/chat/completions", body.clone()).await;
     let Some(Constraint::Calls(calls)) = server.asked().constraint else { panic!("calls are forced") };
-    assert_eq!((calls.start, calls.calls_max), (CallStart::Forced { after: None }, 1));
+    assert_eq!((calls.start, calls.calls_max), (CallStart::Forced { after: None, instead: None }, 1));
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls");
     assert_eq!(choice["message"]["content"], Value::Null);
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"Oslo\"}");
     let chunks = chunks(&server.stream("/v1/chat/completions", with(body, json!({"stream": true}))).await);
     assert_eq!(joined(&chunks, 0, "content"), "");
+}
+
+#[tokio::test]
+async fn tools_stay_callable_where_the_text_has_a_form() {
+    use kvik_engine::api::{CallStart, Constraint};
+    let tools =
+        json!([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]);
+    let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "final", "schema": schema}});
+    let body = with(hello(), json!({"tools": tools, "response_format": format}));
+    let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n</tool_call>";
+    for (said, content, calls) in
+        [(call, Value::Null, 1), ("{\"city\": \"Oslo\"}", json!("{\"city\": \"Oslo\"}"), 0)]
+    {
+        let server = Server::saying(said);
+        let (_, answer) = server.post("/v1/chat/completions", body.clone()).await;
+        let Some(Constraint::Calls(held)) = server.asked().constraint else { panic!("calls have a form") };
+        assert!(matches!(held.start, CallStart::Forced { instead: Some(_), .. }), "{:?}", held.start);
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["content"], content);
+        assert_eq!(message["tool_calls"].as_array().map_or(0, Vec::len), calls);
+        assert_eq!(answer["kvik"]["notes"], Value::Null, "{answer}");
+    }
+    let grammar = with(hello(), json!({"tools": body["tools"], "guided_regex": "yes|no"}));
+    let (_, answer) = Server::saying("yes").post("/v1/chat/completions", grammar).await;
+    assert!(answer["kvik"]["notes"].to_string().contains("`tools` are not called"), "{answer}");
 }
 
 #[tokio::test]

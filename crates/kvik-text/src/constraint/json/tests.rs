@@ -116,7 +116,7 @@ fn arguments_of_calls_may_have_every_spelling() {
         (ArgumentsForm::Python, "f(größe=\"", "\")!"),
     ] {
         let constraint = Constraint::Calls(Calls {
-            start: CallStart::Forced { after: None },
+            start: CallStart::Forced { after: None, instead: None },
             tools: vec![CallForm { begin: "f".into(), arguments, schema: schema.clone(), end: "!".into() }],
             opening: String::new(),
             separator: String::new(),
