@@ -20,31 +20,33 @@ pub fn complete_arguments(text: &str) -> Option<String> {
     Some(format!("{}}}", &text[start..end]))
 }
 
-/// Replaces each lone surrogate escape by `\\ufffd`. A model may write one; it represents no character, and
-/// parsers refuse it.
+/// Replaces each lone surrogate escape by `\\ufffd`. A model may write one, and a client that cuts a text between two units
+/// of UTF-16; it represents no character, and parsers refuse it.
 pub fn whole_surrogates(text: &str) -> Cow<'_, str> {
     if !text.contains("\\u") {
         return text.into();
     }
-    let mut whole = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        let (before, escape) = rest.split_at(at);
-        whole.push_str(before);
-        let length = match (surrogate(escape), escape.get(6..).and_then(surrogate)) {
-            (Some(0xd800..0xdc00), Some(0xdc00..0xe000)) => 12,
-            (Some(_), _) => {
-                whole.push_str("\\ufffd");
-                rest = &escape[6..];
-                continue;
-            }
-            // A backslash and the character that it escapes.
-            (None, _) => escape.chars().take(2).map(char::len_utf8).sum(),
-        };
-        whole.push_str(&escape[..length]);
-        rest = &escape[length..];
+    let (mut whole, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(found) = text[at..].find('\\') {
+        let start = at + found;
+        let escape = &text[start..];
+        at = start
+            + match (surrogate(escape), escape.get(6..).and_then(surrogate)) {
+                (Some(0xd800..0xdc00), Some(0xdc00..0xe000)) => 12,
+                (Some(_), _) => {
+                    whole.push_str(&text[copied..start]);
+                    whole.push_str("\\ufffd");
+                    copied = start + 6;
+                    6
+                }
+                // A backslash and the character that it escapes.
+                (None, _) => escape.chars().take(2).map(char::len_utf8).sum(),
+            };
     }
-    whole.push_str(rest);
+    if copied == 0 {
+        return text.into();
+    }
+    whole.push_str(&text[copied..]);
     whole.into()
 }
 

@@ -204,10 +204,10 @@ fn content(field: &str, content: Option<&Value>, is_asked: bool) -> Result<Strin
 
 fn part_text<'a>(field: &str, part: &'a Value, is_asked: bool) -> Result<&'a str, TemplateError> {
     match part.get("type").and_then(Value::as_str) {
-        Some("text") => part
-            .get("text")
+        Some(name @ ("text" | "refusal")) => part
+            .get(name)
             .and_then(Value::as_str)
-            .ok_or_else(|| bad(format!("{field}.text"), "a string is needed")),
+            .ok_or_else(|| bad(format!("{field}.{name}"), "a string is needed")),
         Some(other) => unseen(other)
             .filter(|_| !is_asked)
             .ok_or_else(|| bad(format!("{field}.type"), &format!("{other:?} is not supported; send text"))),

@@ -60,11 +60,13 @@ fn content_parts_and_null_become_text() {
     let messages = json!([
         {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "assistant", "content": null},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
     ]);
     let prompt = render(CHATML, &input(messages)).unwrap();
     assert_eq!(
         prompt,
-        "<|im_start|>system\na\nb<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\na\nb<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n\
+         <|im_start|>assistant\nNo.<|im_end|>\n<|im_start|>assistant\n"
     );
 }
 

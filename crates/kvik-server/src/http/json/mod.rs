@@ -10,9 +10,10 @@ mod notes;
 mod text;
 mod weigh;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use axum::body::Bytes;
+use kvik_text::arguments::whole_surrogates;
 use serde::{
     Deserialize, Deserializer,
     de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor},
@@ -99,7 +100,7 @@ impl BodyFields {
             let found = complaint::found(text).map_err(whole)?;
             return Err(ApiError::bad_request(format!("the body must be a JSON object, not {found}")));
         }
-        Ok(BodyFields(Arc::new(split(text).map_err(whole)?)))
+        Ok(BodyFields(Arc::new(split(&whole_characters(text)).map_err(whole)?)))
     }
 }
 
@@ -117,9 +118,10 @@ impl Body {
 
     /// Wraps a body of any shape as the field `name`.
     pub(crate) fn wrap(name: &str, text: &Bytes) -> Result<Body> {
-        serde_json::from_slice::<&RawValue>(text)
+        let text = whole_characters(text);
+        serde_json::from_slice::<&RawValue>(&text)
             .map_err(|error| ApiError::bad_request(format!("the body {}", syntax(error))))?;
-        Ok(BodyFields(Arc::new(BTreeMap::from([(name.to_owned(), text.clone())]))).into())
+        Ok(BodyFields(Arc::new(BTreeMap::from([(name.to_owned(), text)]))).into())
     }
 
     /// Parses a stored body.
@@ -238,12 +240,22 @@ impl schemars::JsonSchema for Json {
         true
     }
 
-    fn schema_name() -> std::borrow::Cow<'static, str> {
+    fn schema_name() -> Cow<'static, str> {
         "Json".into()
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::Schema::default()
+    }
+}
+
+/// The body with U+FFFD in place of each half of a surrogate pair: JavaScript writes one where a text was cut, and the
+/// message stays in the conversation.
+fn whole_characters(body: &Bytes) -> Bytes {
+    match str::from_utf8(body).map(whole_surrogates) {
+        Ok(Cow::Owned(whole)) => whole.into(),
+        // What is no text is refused where it is read.
+        Ok(Cow::Borrowed(_)) | Err(_) => body.clone(),
     }
 }
 

@@ -49,6 +49,18 @@ fn complaint<T: DeserializeOwned + fmt::Debug>(text: &str) -> (String, String) {
 }
 
 #[test]
+fn half_a_character_is_replaced() {
+    for (text, name) in [
+        (r#"{"name": "cut \ud83d"}"#, "cut \u{fffd}"),
+        (r#"{"name": "\ude00, \\ud83d and \ud83d\ude00"}"#, "\u{fffd}, \\ud83d and \u{1f600}"),
+    ] {
+        assert_eq!(body(text).read::<Outer>().unwrap().name.as_deref(), Some(name));
+        let wrapped = Body::wrap("inner", &Bytes::from(text)).unwrap().copy(&["inner"]).unwrap();
+        assert_eq!(wrapped["inner"]["name"], name);
+    }
+}
+
+#[test]
 fn structs_take_their_fields_and_leave_the_others() {
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
     let text = format!(
