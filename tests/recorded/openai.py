@@ -231,7 +231,7 @@ def wrong_options(make):
         make("two constraints", regex="a", json_schema={}),
         *each(make, "typical_p", 0.5),
         *each(make, "mirostat", 2),
-        *each(make, "samplers", ["top_k"]),
+        *each(make, "samplers", ["top_k", 1]),
         *each(make, "n_keep", 24),
         *each(make, "lora", [{"id": 0, "scale": 1.0}]),
         *each(make, "stop_token_ids", [5]),

@@ -3,6 +3,7 @@
 mod fleet;
 mod kept;
 mod kv_event;
+mod line_limits;
 mod outline;
 mod pace;
 mod retokenised;
@@ -26,6 +27,7 @@ pub use kvik_text::sampler::Sampling;
 pub use fleet::HotPrefix;
 pub use kept::{Cached, Evicted, PinnedPrompt, Unpin};
 pub use kv_event::{KvEvent, KvListener, KvStored};
+pub use line_limits::LineLimits;
 pub use outline::{NodeView, TreeNode, TreeView};
 pub use pace::Pace;
 pub use retokenised::{AnswerKey, AnswerOwner, Retokenised};
@@ -52,6 +54,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// End an answer that only repeats itself.
     pub stop_loops: bool,
+    /// End an answer at a line that is indented too little, or after a time.
+    pub line_limits: LineLimits,
     /// How tokens are chosen. Choice `i` uses `seed + i`.
     pub sampling: Sampling,
     /// `Some(k)` returns log-probabilities of the chosen token and of the `k` most likely ones.
@@ -98,6 +102,7 @@ impl Request {
             ignore_eos: false,
             stop: Vec::new(),
             stop_loops: false,
+            line_limits: LineLimits::default(),
             sampling: Sampling::GREEDY,
             logprobs: None,
             constraint: None,
@@ -148,7 +153,7 @@ pub enum FinishReason {
     Eos,
     /// A stop string appeared; its index in [`Request::stop`].
     StopString(usize),
-    /// `max_tokens` were generated, or the context is full.
+    /// `max_tokens` were generated, the context is full, or one of the [`Request::line_limits`] is reached.
     Length,
     /// The constraint is satisfied and allows nothing more.
     ConstraintDone,

@@ -7,7 +7,7 @@ use kvik_model::batch::NO_TOKEN;
 use kvik_text::constraint::Guide;
 use kvik_text::repetition::LoopDetector;
 use kvik_text::sampler::{Sampler, Scratch, logprobs};
-use kvik_text::stream::{Shown, TextStream, TokenKind, Vocabulary};
+use kvik_text::stream::{IndentLimit, Shown, TextStream, TokenKind, Vocabulary};
 
 use crate::api::{ConstraintError, FinishReason, GeneratedToken, Request, RequestError, TokenLogprob, Wants};
 
@@ -20,6 +20,8 @@ pub(super) struct Answer {
     text: TextStream<GeneratedToken>,
     /// Present if the answer ends when it repeats itself.
     loops: Option<LoopDetector>,
+    /// Present if the answer ends at a line that is indented too little.
+    indents: Option<IndentLimit>,
     generated: usize,
 }
 
@@ -68,6 +70,7 @@ impl Answer {
             sampler: Sampler::new(&rules.request.sampling, choice, prompt).holding_back(&rules.ends),
             text: TextStream::new(&rules.request.stop),
             loops: rules.request.stop_loops.then(LoopDetector::default),
+            indents: IndentLimit::new(rules.request.line_limits.indent_min),
             rules: rules.clone(),
             guide,
             generated: 0,
@@ -134,6 +137,16 @@ impl Answer {
         vocabulary: &Vocabulary,
         scratch: &mut Scratch,
     ) -> Result<Step, RequestError> {
+        self.step(predicted, vocabulary, scratch).map(|step| self.indented(step))
+    }
+
+    /// The same without the limit on the indentation of lines.
+    fn step(
+        &mut self,
+        predicted: Prediction<'_>,
+        vocabulary: &Vocabulary,
+        scratch: &mut Scratch,
+    ) -> Result<Step, RequestError> {
         let Some(token) = self.choose(predicted, scratch)? else {
             return Ok(self.end(None, nothing_shown(), FinishReason::ConstraintDone));
         };
@@ -184,6 +197,19 @@ impl Answer {
             Some(guide) => guide.accept(token).map_err(unusable),
             None => Ok(false),
         }
+    }
+
+    /// Ends a step at a line that is indented too little. Text held back comes after that line, so it is dropped.
+    fn indented(&mut self, mut step: Step) -> Step {
+        if let Some(end) = self.indents.as_mut().and_then(|indents| indents.push(&step.text)) {
+            step.text.truncate(end);
+            step.end = Some(FinishReason::Length);
+            // A token is reported only if part of its text is.
+            if end == 0 {
+                step.tokens.clear();
+            }
+        }
+        step
     }
 
     /// Ends the answer. Text held back is emitted, unless a stop string ended the answer.

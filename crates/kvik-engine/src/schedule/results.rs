@@ -19,7 +19,7 @@ use super::draft::Draft;
 use super::job::{Job, JobId};
 use super::sampling::{Sampled, SamplingContext};
 use super::sequence::Sequence;
-use crate::api::{EventSink, RequestError, Wants};
+use crate::api::{EventSink, FinishReason, RequestError, Wants};
 use crate::panics::contain;
 use crate::stats::{Counters, DraftSource};
 
@@ -247,8 +247,11 @@ fn emit_step(sequence: &mut Sequence, job: &mut Job, step: Step, now: Duration) 
         sequence.tokens.push(token);
         job.token(now);
     }
+    let limit = sequence.answer.request().line_limits.time_max;
+    let is_late = limit.is_some_and(|limit| job.report.decode > limit) && step.text.contains('\n');
+    let end = step.end.or_else(|| is_late.then_some(FinishReason::Length));
     job.text(sequence.choice, step.text, step.tokens);
-    if let Some(reason) = step.end {
+    if let Some(reason) = end {
         job.finished(sequence.choice, reason);
         sequence.ended = Some(reason);
     }
@@ -259,7 +262,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::api::{Event, FinishReason};
+    use crate::api::Event;
 
     /// The names of the events that requests got, in order.
     #[derive(Clone, Default)]

@@ -1,9 +1,12 @@
 //! The guarantees of the scheduler, one by one.
 
+use std::time::Duration;
+
 use crate::fake::*;
 use kvik_cache::{PrefixOrder, StopReason, Token};
-use kvik_engine::api::{Event, FinishReason, Repetition, Request, RequestError, Sampling};
+use kvik_engine::api::{Event, FinishReason, LineLimits, Repetition, Request, RequestError, Sampling};
 use kvik_engine::config::EngineConfig;
+use kvik_text::stream::{TokenKind, Vocabulary};
 
 /// A greedy request that generates up to its limit.
 fn endless(prompt: Vec<Token>, max_tokens: usize) -> Request {
@@ -363,6 +366,37 @@ fn a_loop_ends_a_choice_that_asks_for_it() {
     // The token is a letter.
     let found = Repetition { period: 1, start: 0, surplus_bytes: 2078 };
     assert_eq!(end(true), (2080, FinishReason::Loop(found)));
+}
+
+/// The text of the answer to a request in which token 4 is a line break and likely, its end, and its time in milliseconds.
+fn lines(line_limits: LineLimits) -> (String, FinishReason, u128) {
+    let vocabulary = Vocabulary::new((0..VOCAB).map(|index| match index {
+        4 => (b"\n".to_vec(), TokenKind::Text),
+        _ => (vec![b'a' + (index % 26) as u8], TokenKind::Text),
+    }));
+    let mut world = World::speaking(vocabulary, config(), 100);
+    let sampling = Sampling { logit_bias: vec![(4, 3.0)], ..Sampling::GREEDY };
+    let client = world.submit(Request { line_limits, sampling, ..endless(prompt(1, 30), 400) });
+    world.settle();
+    let Answer { choices, report } = client.answer().unwrap();
+    (choices[0].0.clone(), choices[0].2.unwrap(), report.decode.as_millis())
+}
+
+#[test]
+fn a_line_that_is_indented_too_little_ends_a_choice() {
+    let (all, ..) = lines(LineLimits::default());
+    let first_line = all.find('\n').unwrap() + 1;
+    let (text, reason, _) = lines(LineLimits { indent_min: 1, ..LineLimits::default() });
+    assert_eq!((text.as_str(), reason), (&all[..first_line], FinishReason::Length));
+}
+
+#[test]
+fn a_line_break_ends_a_choice_after_its_time() {
+    let (all, ..) = lines(LineLimits::default());
+    let time_max = Some(Duration::from_millis(50));
+    let (text, reason, millis) = lines(LineLimits { time_max, ..LineLimits::default() });
+    assert!(all.starts_with(&text) && text.len() < all.len() && text.ends_with('\n'), "{text:?}");
+    assert!(reason == FinishReason::Length && millis > 50, "{millis} ms");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! of several complete at the same character, the longest. The division of the text into tokens
 //! never changes the result.
 
+mod indent;
 mod stop;
 mod vocabulary;
 
@@ -12,6 +13,7 @@ use std::collections::VecDeque;
 
 use stop::StopMatcher;
 
+pub use indent::IndentLimit;
 pub use vocabulary::{TokenKind, Vocabulary};
 
 /// Converts the tokens of one choice to text that may be sent. `T` describes a token.

@@ -8,10 +8,12 @@ use super::{fields::Bodies, *};
 /// A field name that no dialect has.
 const UNKNOWN: &str = "field_of_tomorrow";
 /// Fields in which null or an empty value has a meaning, and which.
-const EMPTY_SAYS: [(&str, &str); 5] = [
+const EMPTY_SAYS: [(&str, &str); 7] = [
     ("messages", "there is nothing to answer"),
     ("input", "likewise"),
     ("prompt", "likewise"),
+    ("documents", "likewise, of /v1/rerank: there is nothing to rank"),
+    ("texts", "likewise"),
     ("guided_choice", "no text may be said"),
     ("context_management", "of /v1/chat/completions it is a list, of /v1/messages an object"),
 ];

@@ -522,13 +522,18 @@ pub struct World {
 
 impl World {
     pub fn new(config: EngineConfig, blocks: usize) -> World {
+        World::speaking(vocabulary(), config, blocks)
+    }
+
+    /// The same with other texts of the tokens.
+    pub fn speaking(vocabulary: Vocabulary, config: EngineConfig, blocks: usize) -> World {
         let limits = RequestLimits::new(&config, blocks, VOCAB).with_adapters(ADAPTERS);
         let runner =
             FakeRunner::new(blocks, config.batch_rows_max()).with_state(config.auxiliary.state_bytes);
         let ticks = AtomicUsize::new(0);
         let clock = move || Duration::from_millis(ticks.fetch_add(1, Ordering::Relaxed) as u64);
         let scheduler =
-            Scheduler::new(config, cache_config(blocks), Arc::new(vocabulary()), Box::new(clock)).unwrap();
+            Scheduler::new(config, cache_config(blocks), Arc::new(vocabulary), Box::new(clock)).unwrap();
         World { scheduler, runner, limits }
     }
 

@@ -22,7 +22,7 @@ pub(super) fn dialect() -> Dialect {
     let own = gives::<Vec<llama::Embedding>>("Embeds texts or token ids, as llama-server answers")
         .takes::<llama::Fields>();
     let rerank =
-        gives::<rerank::Reranked>("Orders documents by how they fit a query").takes::<rerank::Fields>();
+        gives::<rerank::RerankAnswer>("Orders documents by how they fit a query").takes::<rerank::Fields>();
     let routes = vec![
         at(&["/v1/embeddings", "/embeddings"]).post(embeddings::route, embeddings),
         at(&["/embedding"]).post(llama::route, own),

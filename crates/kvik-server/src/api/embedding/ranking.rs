@@ -38,6 +38,8 @@ pub(super) struct Question {
     pub(super) instruction: String,
     pub(super) query: String,
     pub(super) documents: Vec<String>,
+    /// The field of the body that has the documents, for errors.
+    pub(super) field: &'static str,
 }
 
 /// How vectors are converted to scores.
@@ -77,7 +79,7 @@ impl Question {
 
     /// Tokenizes the query and each document separately.
     fn texts(&self, app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
-        let documents = self.documents.iter().enumerate().map(|(i, text)| (place(i), text));
+        let documents = self.documents.iter().enumerate().map(|(i, text)| (self.place(i), text));
         let texts = [("query".to_owned(), &self.query)].into_iter().chain(documents);
         let encode = |(place, text): (String, &String)| {
             body.still_wanted()?;
@@ -101,29 +103,29 @@ impl Question {
                 let tokens = app.serving.texts.tokenizer.encode_prompt(&text, &inputs);
                 app.check_tokens(&tokens).map(|()| tokens)
             };
-            encode().map_err(|error| named(error, &place(index)))
+            encode().map_err(|error| named(error, &self.place(index)))
         };
         let mut left = FORMS_TOKENS_MAX;
         let counted = |form: Result<Vec<Token>>| {
             let form = form?;
-            left = left.checked_sub(form.len()).ok_or_else(too_much)?;
+            left = left.checked_sub(form.len()).ok_or_else(|| too_much(self.field))?;
             Ok(form)
         };
         self.documents.iter().enumerate().map(form).map(counted).collect()
+    }
+
+    fn place(&self, index: usize) -> String {
+        format!("{}[{index}]", self.field)
     }
 }
 
 /// Returns the error for an oversized request: the query is repeated for every document, so a small body may
 /// expand to any number of tokens.
-fn too_much() -> ApiError {
+fn too_much(field: &str) -> ApiError {
     let message = format!(
-        "`documents`: with the query before each of them they are more than {FORMS_TOKENS_MAX} tokens, which is the limit of a request; send fewer at a time, or a shorter query"
+        "`{field}`: with the query before each of them they are more than {FORMS_TOKENS_MAX} tokens, which is the limit of a request; send fewer at a time, or a shorter query"
     );
-    ApiError::field("documents", message)
-}
-
-fn place(index: usize) -> String {
-    format!("documents[{index}]")
+    ApiError::field(field, message)
 }
 
 /// Fills the template with its three texts and returns their ranges: control tokens in a client's text are
@@ -154,17 +156,27 @@ fn yes_and_no(tokenizer: &Tokenizer) -> Result<[Token; 2]> {
 impl Scoring {
     /// Returns the score of each document.
     pub(super) fn scores(&self, computed: &[Computed]) -> Vec<f64> {
+        let raw = self.raw_scores(computed);
+        match self {
+            Scoring::Cosine => raw,
+            Scoring::Logits | Scoring::States(_) => raw.into_iter().map(sigmoid).collect(),
+        }
+    }
+
+    /// Returns the score of each document before it becomes a probability: by how much the logit of yes exceeds that of
+    /// no. A cosine is as it is.
+    pub(super) fn raw_scores(&self, computed: &[Computed]) -> Vec<f64> {
         let vectors = computed.iter().map(|computed| &computed.vector[..]);
         match self {
             Scoring::Cosine => {
                 let query = computed.first().map_or(&[][..], |query| &query.vector);
                 vectors.skip(1).map(|document| cosine(query, document)).collect()
             }
-            Scoring::Logits => vectors.map(|logits| yes(logits.iter().map(|&x| f64::from(x)))).collect(),
+            Scoring::Logits => vectors.map(|logits| margin(logits.iter().map(|&x| f64::from(x)))).collect(),
             Scoring::States(rows) => {
                 let answers =
                     vectors.map(|state| rows.chunks_exact(state.len().max(1)).map(|row| dot(row, state)));
-                answers.map(yes).collect()
+                answers.map(margin).collect()
             }
         }
     }
@@ -174,13 +186,18 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// Returns the probability of yes from the logits of yes and no.
-fn yes(logits: impl Iterator<Item = f64>) -> f64 {
+/// Returns the logit of yes less that of no; the least number for anything but two logits.
+fn margin(logits: impl Iterator<Item = f64>) -> f64 {
     let logits: Vec<f64> = logits.collect();
     match logits[..] {
-        [yes, no] => 1.0 / (1.0 + (no - yes).exp()),
-        _ => 0.0,
+        [yes, no] => yes - no,
+        _ => f64::MIN,
     }
+}
+
+/// Returns the probability of yes.
+fn sigmoid(margin: f64) -> f64 {
+    1.0 / (1.0 + (-margin).exp())
 }
 
 #[cfg(test)]
@@ -205,6 +222,14 @@ mod tests {
         ]));
         assert_eq!(scores[..3], [0.5, 1.0, 0.0]);
         assert!((scores[3] - 0.731_058_578).abs() < 1e-8);
+    }
+
+    #[test]
+    fn a_raw_score_is_a_difference_of_logits_and_a_cosine_as_it_is() {
+        let logits = computed(&[&[1.0, 1.0], &[800.0, -800.0], &[1.0, 0.5]]);
+        assert_eq!(Scoring::Logits.raw_scores(&logits), [0.0, 1600.0, 0.5]);
+        let vectors = computed(&[&[1.0, 0.0], &[2.0, 0.0]]);
+        assert_eq!(Scoring::Cosine.raw_scores(&vectors), Scoring::Cosine.scores(&vectors));
     }
 
     #[test]
@@ -245,7 +270,8 @@ mod tests {
         let (body, query) = (Body::of(&json!({})).unwrap(), "word ".repeat(1900));
         let question = |documents: usize| {
             let documents = vec!["a".to_owned(); documents];
-            Question { instruction: INSTRUCTION.to_owned(), query: query.clone(), documents }
+            let instruction = INSTRUCTION.to_owned();
+            Question { instruction, query: query.clone(), documents, field: "documents" }
         };
         let one = question(1).forms(&app, &body).unwrap()[0].len();
         let fits = FORMS_TOKENS_MAX / one;

@@ -1,4 +1,5 @@
-//! `POST /v1/rerank`: documents by relevance to a query, in the format of Jina, Cohere and llama-server.
+//! `POST /v1/rerank`: documents by relevance to a query, in the format of Jina, Cohere and llama-server, and texts in that
+//! of TEI (Hugging Face's Text Embeddings Inference).
 
 use std::{fmt, sync::Arc};
 
@@ -40,12 +41,23 @@ pub(super) struct RerankFields {
     /// What documents are to fit.
     query: String,
     /// Texts, or objects with a `text`: 2,048 at most.
-    documents: Vec<Document>,
+    documents: Option<Vec<Document>>,
+    /// The same in TEI's form, in place of `documents`: the answer is an array of scores.
+    texts: Option<Vec<Document>>,
     /// Documents in the answer at most; all where nothing is said.
     top_n: Option<Whole<1, { i64::MAX }>>,
     /// Repeat the documents in the answer.
     #[serde(default)]
     return_documents: bool,
+    /// Repeat `texts` in the answer.
+    #[serde(default)]
+    return_text: bool,
+    /// Give what the probabilities are computed from: by how much the logit of yes exceeds that of no.
+    #[serde(default)]
+    raw_scores: bool,
+    /// Not read: a text that is longer than the context is refused, and never cut off without a word.
+    #[serde(rename = "truncate")]
+    _truncate: Option<bool>,
     /// What a reranker is to look for, in a sentence; a web search where nothing is said.
     instruction: Option<String>,
 }
@@ -108,9 +120,40 @@ impl JsonSchema for Document {
 struct Asked {
     requests: Vec<Request>,
     scoring: Scoring,
+    /// True if scores are not to become probabilities.
+    is_raw: bool,
     count: usize,
+    form: Form,
     /// The documents, if the answer repeats them.
     documents: Option<Vec<String>>,
+}
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    /// To `documents`.
+    Results,
+    /// To `texts`.
+    Scores,
+}
+
+/// What is answered to `documents`, or to `texts`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub(super) enum RerankAnswer {
+    Results(Box<Reranked>),
+    Scores(Vec<Scored>),
+}
+
+/// A text and its score, as TEI answers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Scored {
+    index: usize,
+    score: f64,
+    /// Where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
 }
 
 /// Documents in the order in which they fit.
@@ -138,27 +181,40 @@ struct ShownDocument {
     text: String,
 }
 
+impl From<Scored> for Ranked {
+    fn from(Scored { index, score, text }: Scored) -> Ranked {
+        Ranked { index, relevance_score: score, document: text.map(|text| ShownDocument { text }) }
+    }
+}
+
 /// Ranks documents.
-pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Reranked>> {
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<RerankAnswer>> {
     let caller = body.caller.clone();
-    let Asked { requests, scoring, count, documents } = app.read(body, read).await?;
+    let Asked { requests, scoring, is_raw, count, form, documents } = app.read(body, read).await?;
     let only = only_prompt(&requests);
     let computed = app.vectors(&caller, requests).await?;
-    let ending = Ending::new(&app, &caller, &computed, only);
-    let mut scores: Vec<(usize, f64)> = scoring.scores(&computed).into_iter().enumerate().collect();
+    let scores = if is_raw { scoring.raw_scores(&computed) } else { scoring.scores(&computed) };
+    let best = best(scores, count, documents);
+    Ok(Json(match form {
+        Form::Scores => RerankAnswer::Scores(best),
+        Form::Results => {
+            let ending = Ending::new(&app, &caller, &computed, only);
+            let results = best.into_iter().map(Ranked::from).collect();
+            let model = app.serving.model.name.clone();
+            RerankAnswer::Results(Box::new(Reranked { object: List, model, results, ending }))
+        }
+    }))
+}
+
+/// Returns the `count` best documents, best first, with their texts if there are `documents`.
+fn best(scores: Vec<f64>, count: usize, documents: Option<Vec<String>>) -> Vec<Scored> {
+    let mut texts = documents.into_iter().flatten();
+    let scored = |(index, score)| Scored { index, score, text: texts.next() };
+    let mut scored: Vec<Scored> = scores.into_iter().enumerate().map(scored).collect();
     // Stable sort: documents with equal scores keep their order.
-    scores.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    let document = |index: usize| {
-        let text = documents.as_ref()?.get(index)?.clone();
-        Some(ShownDocument { text })
-    };
-    let result = |&(index, relevance_score): &(usize, f64)| Ranked {
-        index,
-        relevance_score,
-        document: document(index),
-    };
-    let results = scores.iter().take(count).map(result).collect();
-    Ok(Json(Reranked { object: List, model: app.serving.model.name.clone(), results, ending }))
+    scored.sort_by(|a, b| b.score.total_cmp(&a.score));
+    scored.truncate(count);
+    scored
 }
 
 fn read(app: &App, body: &Body) -> Result<Asked> {
@@ -166,31 +222,51 @@ fn read(app: &App, body: &Body) -> Result<Asked> {
     app.accept_model(&fields.model)?;
     let treatment = Treatment::of(app, body, cache)?;
     let count = fields.top_n.map_or(usize::MAX, |count| count.count().unwrap_or(usize::MAX));
-    let return_documents = fields.return_documents;
+    let is_raw = fields.raw_scores;
+    let (form, repeats) = match fields.texts {
+        Some(_) => (Form::Scores, fields.return_text),
+        None => (Form::Results, fields.return_documents),
+    };
     let question = fields.question()?;
     let (requests, scoring) = question.requests(app, body, &treatment)?;
-    let documents = return_documents.then_some(question.documents);
-    Ok(Asked { requests, scoring, count, documents })
+    let documents = repeats.then_some(question.documents);
+    Ok(Asked { requests, scoring, is_raw, count, form, documents })
+}
+
+fn refused(field: &str, what: &str) -> ApiError {
+    ApiError::field(field, format!("`{field}` {what}"))
 }
 
 impl RerankFields {
     fn question(self) -> Result<Question> {
-        let documents: Vec<String> = self.documents.into_iter().map(|Document(text)| text).collect();
-        let refused = |field: &str, what: String| Err(ApiError::field(field, format!("`{field}` {what}")));
         if self.query.is_empty() {
-            return refused("query", "is empty".to_owned());
+            return Err(refused("query", "is empty"));
         }
-        if documents.is_empty() {
-            return refused("documents", "is an empty array".to_owned());
-        }
-        if documents.len() > INPUTS_MAX {
-            let what = format!("holds {} documents, the limit is {INPUTS_MAX}", documents.len());
-            return refused("documents", what);
-        }
-        if let Some(index) = documents.iter().position(String::is_empty) {
-            return refused(&format!("documents[{index}]"), "is empty".to_owned());
-        }
+        let (field, documents) = match (self.documents, self.texts) {
+            (Some(documents), None) => ("documents", documents),
+            (None, Some(texts)) => ("texts", texts),
+            (None, None) => return Err(refused("documents", "is missing")),
+            (Some(_), Some(_)) => {
+                return Err(refused("texts", "is TEI's name for `documents`; send one of them"));
+            }
+        };
         let instruction = self.instruction.unwrap_or_else(|| INSTRUCTION.to_owned());
-        Ok(Question { instruction, query: self.query, documents })
+        Ok(Question { instruction, query: self.query, documents: checked(field, documents)?, field })
+    }
+}
+
+/// Returns the texts of the documents in a field.
+fn checked(field: &str, documents: Vec<Document>) -> Result<Vec<String>> {
+    if documents.is_empty() {
+        return Err(refused(field, "is an empty array"));
+    }
+    if documents.len() > INPUTS_MAX {
+        let what = format!("holds {} documents, the limit is {INPUTS_MAX}", documents.len());
+        return Err(refused(field, &what));
+    }
+    let documents: Vec<String> = documents.into_iter().map(|Document(text)| text).collect();
+    match documents.iter().position(String::is_empty) {
+        Some(index) => Err(refused(&format!("{field}[{index}]"), "is empty")),
+        None => Ok(documents),
     }
 }

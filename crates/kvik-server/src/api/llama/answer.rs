@@ -142,6 +142,8 @@ pub(crate) struct Echo {
     pub(crate) max_tokens: usize,
     /// Maximum tokens of prompt and answer together.
     pub(crate) context: usize,
+    /// An answer may also end at a line.
+    pub(crate) ends_at_lines: bool,
     /// The client asked for the token ids.
     pub(crate) return_tokens: bool,
     /// The client asked for log-probabilities.
@@ -238,9 +240,9 @@ impl LlamaAnswer {
             1 => report.generated_tokens,
             _ => result.generated(),
         };
-        // The context was full before the answer reached its maximum length.
-        let ran_out =
-            predicted < self.echo.max_tokens || report.prompt_tokens + predicted > self.echo.context;
+        // The context was full before the answer reached its maximum length, unless a line ended it.
+        let is_short = predicted < self.echo.max_tokens && !self.echo.ends_at_lines;
+        let ran_out = is_short || report.prompt_tokens + predicted > self.echo.context;
         Completion {
             index,
             content: result.content.clone(),

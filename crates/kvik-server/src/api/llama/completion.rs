@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use axum::{extract::State, response::Response};
-use kvik_engine::api::Request;
+use kvik_engine::api::{LineLimits, Request};
 use serde::Deserialize;
 
 use super::{
@@ -123,6 +123,7 @@ impl Asked {
             prompts: Prompt::texts(prompts, tokenizer, choices, "n")?,
             max_tokens,
             context,
+            ends_at_lines: options.line_limits != LineLimits::default(),
             return_tokens: fields.return_tokens,
             probabilities: wanted.is_some(),
             progress: fields.return_progress.then(Instant::now),

@@ -29,14 +29,15 @@ pub(super) struct ConstraintFields {
     grammar_lark: Option<String>,
     /// A regular expression for the whole answer.
     regex: Option<String>,
-    /// JSON of this schema, or of the text of one; vLLM's.
+    structured_outputs: Option<StructuredOutputs>,
+    /// JSON of this schema, or of the text of one; vLLM's earlier form.
     #[schemars(schema_with = "any_schema")]
     guided_json: Option<Json>,
-    /// A regular expression; vLLM's.
+    /// A regular expression; vLLM's earlier form.
     guided_regex: Option<String>,
-    /// One of these texts; vLLM's.
+    /// One of these texts; vLLM's earlier form.
     guided_choice: Option<Vec<String>>,
-    /// A Lark grammar; vLLM's.
+    /// A Lark grammar; vLLM's earlier form.
     guided_grammar: Option<String>,
 }
 
@@ -47,11 +48,34 @@ impl Part for ConstraintFields {}
 struct ResponseFormat {
     #[serde(default)]
     r#type: FormatKind,
-    /// Of `json_object`: llama-server's clients put a schema beside it.
+    /// llama-server's: of `json_object`, and of `json_schema` without a field of that name.
     #[schemars(schema_with = "any_schema")]
     schema: Option<Json>,
     /// Of `json_schema`.
     json_schema: Option<NamedSchema>,
+}
+
+/// vLLM's form of a constraint: at most one of its fields.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct StructuredOutputs {
+    /// JSON of this schema, or of the text of one.
+    #[schemars(schema_with = "any_schema")]
+    json: Option<Json>,
+    /// A regular expression for the whole answer.
+    regex: Option<String>,
+    /// One of these texts.
+    choice: Option<Vec<String>>,
+    /// A grammar in GBNF, or in Lark as in `grammar`.
+    grammar: Option<String>,
+    /// Any JSON object.
+    #[serde(default)]
+    json_object: bool,
+    /// Refused unless it is empty: use `grammar`.
+    #[schemars(schema_with = "any_schema")]
+    structural_tag: Option<Json>,
+    /// Refused unless it is empty: use `grammar`.
+    #[schemars(schema_with = "any_schema")]
+    whitespace_pattern: Option<Json>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
@@ -88,26 +112,61 @@ fn any_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 impl ConstraintFields {
     /// Returns the constraint, if there is one; adds schema features that are not enforced to `notes`.
     pub(super) fn constraint(self, notes: &mut Vec<String>) -> Result<Option<Constraint>> {
-        let mut schema = |path: &str, schema: Json| read_schema(path, &schema.0, Strictness::Lenient, notes);
-        let json_schema = self.json_schema.map(|json| schema("json_schema", json)).transpose()?;
-        let guided_json =
-            self.guided_json.map(|json| schema("guided_json", guided_json(json)?)).transpose()?;
+        let structured = self.structured_outputs.map(|outputs| outputs.found(notes)).transpose()?;
+        let json_schema = |json: Json| read_schema("json_schema", &json.0, Strictness::Lenient, notes);
+        let json_schema = self.json_schema.map(json_schema).transpose()?;
+        let guided_json = self.guided_json.map(|json| guided_json("guided_json", json, notes)).transpose()?;
         let found = [
             ("response_format", self.response_format.map_or(Ok(None), |format| format.constraint(notes))?),
             ("json_schema", json_schema),
-            ("grammar", self.grammar.map_or(Ok(None), grammar)?),
+            ("grammar", self.grammar.map_or(Ok(None), |text| grammar("grammar", text))?),
             ("grammar_lark", lark("grammar_lark", self.grammar_lark)?),
             ("guided_grammar", lark("guided_grammar", self.guided_grammar)?),
             ("regex", regex(self.regex)),
             ("guided_json", guided_json),
             ("guided_regex", regex(self.guided_regex)),
-            ("guided_choice", self.guided_choice.map(one_of).transpose()?),
+            ("guided_choice", self.guided_choice.map(|texts| one_of("guided_choice", texts)).transpose()?),
         ];
-        only_one(found)
+        only_one(found.into_iter().chain(structured.into_iter().flatten()))
     }
 }
 
-fn only_one<const N: usize>(found: [(&str, Option<Constraint>); N]) -> Result<Option<Constraint>> {
+impl StructuredOutputs {
+    /// Returns the constraint of each field, by its path; adds schema features that are not enforced to `notes`.
+    fn found(self, notes: &mut Vec<String>) -> Result<[(&'static str, Option<Constraint>); 5]> {
+        const JSON: &str = "structured_outputs.json";
+        const REGEX: &str = "structured_outputs.regex";
+        const CHOICE: &str = "structured_outputs.choice";
+        const GRAMMAR: &str = "structured_outputs.grammar";
+        const JSON_OBJECT: &str = "structured_outputs.json_object";
+        refuse_unless_empty("structured_outputs.structural_tag", self.structural_tag)?;
+        refuse_unless_empty("structured_outputs.whitespace_pattern", self.whitespace_pattern)?;
+        Ok([
+            (JSON, self.json.map(|json| guided_json(JSON, json, notes)).transpose()?),
+            (REGEX, regex(self.regex)),
+            (CHOICE, self.choice.map(|texts| one_of(CHOICE, texts)).transpose()?),
+            (GRAMMAR, self.grammar.map_or(Ok(None), |text| grammar(GRAMMAR, text))?),
+            (JSON_OBJECT, self.json_object.then_some(Constraint::JsonObject)),
+        ])
+    }
+}
+
+/// Refuses a field of `structured_outputs` as `structural_tag` and `guided_whitespace_pattern` are refused in a body.
+fn refuse_unless_empty(path: &str, value: Option<Json>) -> Result<()> {
+    let is_empty = |value: &Value| match value {
+        Value::String(text) => text.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    };
+    match value.filter(|Json(value)| !is_empty(value)) {
+        None => Ok(()),
+        Some(_) => {
+            Err(ApiError::field(path, format!("`{path}` is not supported with this value: use `grammar`")))
+        }
+    }
+}
+
+fn only_one(found: impl Iterator<Item = (&'static str, Option<Constraint>)>) -> Result<Option<Constraint>> {
     let mut constraint = None;
     for (name, value) in found {
         let Some(value) = value else { continue };
@@ -131,29 +190,35 @@ impl ResponseFormat {
                 }
                 None => Ok(Some(Constraint::JsonObject)),
             },
-            FormatKind::JsonSchema => {
-                let missing = || ApiError::field(SCHEMA, format!("`{SCHEMA}` is missing"));
-                let NamedSchema { strict, schema, .. } = self.json_schema.ok_or_else(missing)?;
-                let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
-                read_schema(&format!("{SCHEMA}.schema"), &schema.0, strictness, notes).map(Some)
-            }
+            FormatKind::JsonSchema => match (self.json_schema, self.schema) {
+                (Some(NamedSchema { strict, schema, .. }), _) => {
+                    let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
+                    read_schema(&format!("{SCHEMA}.schema"), &schema.0, strictness, notes).map(Some)
+                }
+                (None, Some(Json(schema))) => {
+                    read_schema("response_format.schema", &schema, Strictness::Lenient, notes).map(Some)
+                }
+                (None, None) => Err(ApiError::field(SCHEMA, format!("`{SCHEMA}` is missing"))),
+            },
         }
     }
 }
 
 /// Reads vLLM's field: a schema as an object or as its text.
-fn guided_json(schema: Json) -> Result<Json> {
-    match schema {
-        Json(Value::String(text)) => Json::parse(&text)
-            .map_err(|error| ApiError::field("guided_json", format!("`guided_json` {error}"))),
-        schema => Ok(schema),
-    }
+fn guided_json(path: &str, schema: Json, notes: &mut Vec<String>) -> Result<Constraint> {
+    let Json(schema) = match schema {
+        Json(Value::String(text)) => {
+            Json::parse(&text).map_err(|error| ApiError::field(path, format!("`{path}` {error}")))?
+        }
+        schema => schema,
+    };
+    read_schema(path, &schema, Strictness::Lenient, notes)
 }
 
-/// Constrains the answer to one of these texts.
-fn one_of(choices: Vec<String>) -> Result<Constraint> {
+/// Constrains the answer to one of the texts of the field `path`.
+fn one_of(path: &str, choices: Vec<String>) -> Result<Constraint> {
     if choices.is_empty() {
-        return Err(ApiError::field("guided_choice", "`guided_choice` is empty; send at least one text"));
+        return Err(ApiError::field(path, format!("`{path}` is empty; send at least one text")));
     }
     let escaped = |text: &String| {
         let escaped = |c: char| if c.is_ascii_punctuation() { vec!['\\', c] } else { vec![c] };
@@ -180,8 +245,8 @@ pub(crate) fn read_schema(
     Ok(Constraint::JsonSchema(normal.schema))
 }
 
-/// Reads llama-server's field. Earlier versions took Lark here, which is still read.
-fn grammar(text: String) -> Result<Option<Constraint>> {
+/// Reads a field with a grammar in GBNF. Earlier versions took Lark here, which is still read.
+fn grammar(path: &str, text: String) -> Result<Option<Constraint>> {
     if text.trim().is_empty() {
         return Ok(None);
     }
@@ -193,7 +258,7 @@ fn grammar(text: String) -> Result<Option<Constraint>> {
             true => "",
             false => "; Lark goes into `grammar_lark`",
         };
-        ApiError::field("grammar", format!("`grammar` is no GBNF that kvik reads: {error}{hint}"))
+        ApiError::field(path, format!("`{path}` is no GBNF that kvik reads: {error}{hint}"))
     })?;
     Ok(Some(Constraint::Lark(lark)))
 }
@@ -265,6 +330,10 @@ mod tests {
             json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
             Some(Constraint::JsonSchema(schema.clone())),
         );
+        check(
+            json!({"response_format": {"type": "json_schema", "schema": schema}}),
+            Some(Constraint::JsonSchema(schema.clone())),
+        );
         check(json!({"json_schema": schema}), Some(Constraint::JsonSchema(schema.clone())));
         check(json!({"grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
         check(
@@ -286,5 +355,54 @@ mod tests {
         check(json!({"guided_grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
         let choice = json!({"guided_choice": ["yes", "no (1.5)", "jå"]});
         check(choice, Some(Constraint::Regex(r"(?:yes|no \(1\.5\)|jå)".into())));
+    }
+
+    #[test]
+    fn structured_outputs_are_their_guided_twins() {
+        let schema = json!({"type": "object"});
+        let check = |outputs: Value, expect: Option<Constraint>| {
+            assert_eq!(read(json!({"structured_outputs": outputs})).unwrap().constraint, expect, "{outputs}");
+        };
+        let gbnf = "root ::= \"a\"";
+        check(json!(null), None);
+        check(json!({}), None);
+        check(json!({"json": null, "regex": "", "grammar": "", "json_object": false}), None);
+        check(json!({"json": schema}), Some(Constraint::JsonSchema(schema.clone())));
+        check(json!({"json": schema.to_string()}), Some(Constraint::JsonSchema(schema.clone())));
+        check(json!({"regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
+        check(json!({"choice": ["yes", "no"]}), Some(Constraint::Regex("(?:yes|no)".into())));
+        check(json!({"grammar": gbnf}), Some(Constraint::Lark(gbnf::to_lark(gbnf).unwrap())));
+        check(json!({"grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
+        check(json!({"json_object": true}), Some(Constraint::JsonObject));
+        let unread = json!({"json_object": true, "disable_any_whitespace": true, "disable_fallback": true});
+        check(unread, Some(Constraint::JsonObject));
+        check(json!({"whitespace_pattern": "", "structural_tag": {}}), None);
+    }
+
+    #[test]
+    fn wrong_structured_outputs_name_their_field() {
+        let check = |outputs: Value, field: &str| {
+            let expect = format!("structured_outputs.{field}");
+            assert_eq!(param(json!({"structured_outputs": outputs})), expect);
+        };
+        check(json!({"json": "{"}), "json");
+        check(json!({"json": {"type": "nonsense"}}), "json.type");
+        check(json!({"choice": []}), "choice");
+        check(json!({"choice": [1]}), "choice[0]");
+        check(json!({"grammar": "root ::= a"}), "grammar");
+        check(json!({"json_object": "yes"}), "json_object");
+        check(json!({"structural_tag": {"structures": []}}), "structural_tag");
+        check(json!({"whitespace_pattern": "[ ]"}), "whitespace_pattern");
+        check(json!({"json": {}, "regex": "a"}), "regex");
+        for other in [
+            json!({"guided_regex": "a"}),
+            json!({"regex": "a"}),
+            json!({"response_format": {"type": "json_object"}}),
+        ] {
+            let mut body = json!({"structured_outputs": {"choice": ["a"]}});
+            body.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+            assert_eq!(param(body), "structured_outputs.choice", "{other}");
+        }
+        assert_eq!(param(json!({"structured_outputs": "json"})), "structured_outputs");
     }
 }

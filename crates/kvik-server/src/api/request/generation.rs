@@ -2,10 +2,10 @@
 //!
 //! Names are OpenAI's, or those of llama-server and vLLM where OpenAI has none.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use kvik_cache::{Lifetime, Token, retain::Retention};
-use kvik_engine::api::{Constraint, Request, Sampling, Wants};
+use kvik_engine::api::{Constraint, LineLimits, Request, Sampling, Wants};
 use serde::{
     Deserialize, Deserializer,
     de::{self, SeqAccess},
@@ -20,6 +20,7 @@ use super::{
     number::Whole,
     parts::{FromBody, Part},
     retain::refused,
+    samplers::SamplerFields,
     sampling::SamplingFields,
     unsupported::UnsupportedGenerating,
 };
@@ -48,6 +49,7 @@ const COPIED_CONSTRAINT_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct GenerationFields<B: Bounds> {
     sampling: SamplingFields<B::Temperature>,
+    samplers: SamplerFields,
     end: EndFields,
     constraint: ConstraintFields,
     cache: CacheFields,
@@ -57,7 +59,10 @@ pub(crate) struct GenerationFields<B: Bounds> {
 impl<B: Bounds> FromBody for GenerationFields<B> {
     fn from_body(body: &Body) -> Result<Self> {
         body.read::<UnsupportedGenerating>()?;
+        let samplers: SamplerFields = body.read()?;
+        samplers.notes().into_iter().for_each(|note| body.note(note));
         Ok(GenerationFields {
+            samplers,
             cache: body.read()?,
             hints: Hints::from_body(body)?,
             sampling: body.read()?,
@@ -72,6 +77,7 @@ impl<B: Bounds> FromBody for GenerationFields<B> {
         schema: &mut serde_json::Map<String, serde_json::Value>,
     ) {
         SamplingFields::<B::Temperature>::describe(generator, schema);
+        SamplerFields::describe(generator, schema);
         EndFields::describe(generator, schema);
         ConstraintFields::describe(generator, schema);
         CacheFields::describe(generator, schema);
@@ -93,6 +99,13 @@ struct EndFields {
     n_predict: Option<Length>,
     /// Texts that end the answer before them.
     stop: Option<Stop>,
+    /// End the answer at a line that begins with fewer spaces and tabs than these; not at the first. llama-server's.
+    n_indent: Option<Whole<0, { i64::MAX }>>,
+    /// End the answer with a line break once as many milliseconds have passed since its first token; llama-server's.
+    t_max_predict_ms: Option<Whole<-1, { i64::MAX }>>,
+    /// Not read, as by llama-server: a prompt is computed to its end.
+    #[serde(rename = "t_max_prompt_ms")]
+    _t_max_prompt_ms: Option<Whole<-1, { i64::MAX }>>,
     /// Go on where the model would end.
     #[serde(default)]
     ignore_eos: bool,
@@ -109,6 +122,15 @@ impl EndFields {
         match usual {
             Some(usual) => Some(set.filter(|&tokens| tokens >= 0).unwrap_or(usual as i64)),
             None => set,
+        }
+    }
+
+    /// The limits that end the answer at a line.
+    fn line_limits(&self) -> LineLimits {
+        let time_max = self.t_max_predict_ms.map(Whole::get).filter(|&millis| millis > 0);
+        LineLimits {
+            indent_min: self.n_indent.and_then(Whole::count).unwrap_or(0),
+            time_max: time_max.map(|millis| Duration::from_millis(millis.unsigned_abs())),
         }
     }
 }
@@ -206,6 +228,8 @@ pub(crate) struct Options {
     pub(crate) sampling: Sampling,
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_eos: bool,
+    /// Where a line ends the answer.
+    pub(crate) line_limits: LineLimits,
     pub(crate) choices: u32,
     /// Maximum tokens of an answer, if the request sets it; a negative number means the context size.
     length: Option<i64>,
@@ -248,19 +272,26 @@ impl<B: Bounds> GenerationFields<B> {
         retaining: &Retaining,
     ) -> Result<Options> {
         let end = self.end;
+        let line_limits = end.line_limits();
+        let sampling = self.sampling.sampling::<B>(defaults, encode)?;
         let mut schema_notes = Vec::new();
         let mut keep = self.cache.keep()?;
         keep.lifetime = self.hints.lifetime(keep.lifetime);
         let manner = Manner {
-            sampling: self.sampling.sampling::<B>(defaults, encode)?,
+            sampling: self.samplers.apply(sampling),
             length: end.length(defaults.max_tokens),
             stop: end.stop.unwrap_or_default().texts(B::STOP_STRINGS_MAX)?,
             keep,
             constraint: self.constraint.constraint(&mut schema_notes)?,
             schema_notes,
         };
-        let options = Options { next_turn: self.hints.next_turn, ..Options::of(manner, retaining)? };
-        Ok(Options { ignore_eos: end.ignore_eos, choices: end.n.map_or(1, |n| n.get() as u32), ..options })
+        Ok(Options {
+            next_turn: self.hints.next_turn,
+            ignore_eos: end.ignore_eos,
+            line_limits,
+            choices: end.n.map_or(1, |n| n.get() as u32),
+            ..Options::of(manner, retaining)?
+        })
     }
 }
 
@@ -296,6 +327,7 @@ impl Options {
             sampling,
             stop,
             ignore_eos: false,
+            line_limits: LineLimits::default(),
             choices: 1,
             length,
             reuse,
@@ -370,6 +402,7 @@ impl Options {
             ignore_eos: self.ignore_eos,
             stop: self.stop.clone(),
             stop_loops: self.stop_loops,
+            line_limits: self.line_limits,
             sampling: self.sampling.clone(),
             logprobs,
             constraint: self.constraint.clone(),

@@ -19,6 +19,7 @@ pub(crate) mod parts;
 pub(crate) mod place;
 pub(crate) mod prompt;
 pub(crate) mod retain;
+mod samplers;
 pub(crate) mod sampling;
 pub(crate) mod tools;
 mod unsupported;

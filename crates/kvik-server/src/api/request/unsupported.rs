@@ -17,7 +17,7 @@ use crate::http::json::Json;
 type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// Fields of all generating routes.
-const GENERATING: [Unsupported; 30] = [
+const GENERATING: [Unsupported; 27] = [
     ("typical_p", at_least_one, "use `top_p` or `min_p`"),
     ("tfs_z", at_least_one, "use `top_p` or `min_p`"),
     ("top_n_sigma", not_positive, "use `top_p` or `min_p`"),
@@ -25,11 +25,8 @@ const GENERATING: [Unsupported; 30] = [
     ("dynatemp_range", off, "use `temperature`"),
     ("dry_multiplier", off, "use `repeat_penalty` or `frequency_penalty`"),
     ("xtc_probability", off, "use `temperature`"),
-    ("samplers", our_order, "kvik's order is penalties, top_k, top_p, min_p, temperature"),
     ("n_keep", not_positive, "kvik never shifts the context: an answer ends where it is full"),
     ("n_discard", not_positive, "kvik never shifts the context: an answer ends where it is full"),
-    ("n_indent", off, "use `regex` or `grammar`"),
-    ("t_max_predict_ms", not_positive, "use `max_tokens`, or close the connection"),
     ("image_data", off, "kvik reads text only"),
     ("multimodal_data", off, "kvik reads text only"),
     ("post_sampling_probs", off, "probabilities are the model's own, before sampling"),
@@ -210,27 +207,6 @@ fn ours(value: &Value) -> bool {
     matches!(value.as_str(), Some("auto" | "deepseek"))
 }
 
-/// llama-server's samplers by name and by letter, in kvik's order, and those that are always disabled here.
-const SAMPLERS: [(&str, char); 5] =
-    [("penalties", 'e'), ("top_k", 'k'), ("top_p", 'p'), ("min_p", 'm'), ("temperature", 't')];
-const SAMPLERS_OFF: [(&str, char); 5] =
-    [("dry", 'd'), ("top_n_sigma", 's'), ("typ_p", 'y'), ("typical_p", 'y'), ("xtc", 'x')];
-
-/// True if a list of samplers has kvik's order, apart from disabled ones.
-fn our_order(value: &Value) -> bool {
-    match value {
-        Value::Array(names) => {
-            let known = |name: &&Value| !SAMPLERS_OFF.iter().any(|(off, _)| name.as_str() == Some(off));
-            names.is_empty() || names.iter().filter(known).eq(SAMPLERS.iter().map(|(name, _)| name))
-        }
-        Value::String(letters) => {
-            let known = |letter: &char| !SAMPLERS_OFF.iter().any(|(_, off)| letter == off);
-            letters.is_empty() || letters.chars().filter(known).eq(SAMPLERS.map(|(_, letter)| letter))
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -252,10 +228,6 @@ mod tests {
         check(json!({"xtc_probability": 0, "xtc_threshold": 0.1, "n_keep": 0, "n_discard": 0}));
         check(json!({"n_keep": -1, "image_data": [], "post_sampling_probs": false, "bad_words": []}));
         check(json!({"functions": [], "function_call": "auto", "modalities": ["text"], "audio": null}));
-        check(
-            json!({"samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]}),
-        );
-        check(json!({"samplers": "edskypmxt"}));
         check(json!({"allowed_token_ids": [], "structural_tag": "", "chat_template": "", "documents": {}}));
         check(json!({"skip_special_tokens": true, "length_penalty": 1, "thinking_budget_tokens": -1}));
         let names = GENERATING.iter().chain(&CONVERSING).map(|(name, ..)| ((*name).to_owned(), Value::Null));
@@ -271,8 +243,6 @@ mod tests {
         check("mirostat", json!(2));
         check("dry_multiplier", json!(0.8));
         check("xtc_probability", json!(0.5));
-        check("samplers", json!(["top_k"]));
-        check("samplers", json!("kt"));
         check("n_keep", json!(24));
         check("image_data", json!([{"data": "x"}]));
         check("post_sampling_probs", json!(true));

@@ -251,4 +251,6 @@ async fn an_answer_of_llama_server_counts_all_tokens_and_says_when_the_context_r
     check(answer(8, FinishReason::Length, r#""n_predict": 8"#).await, 8, false);
     check(answer(2044, FinishReason::Length, "").await, 2044, true);
     check(answer(2044, FinishReason::Length, r#""n_predict": 9000"#).await, 2044, true);
+    check(answer(8, FinishReason::Length, r#""n_indent": 4"#).await, 8, false);
+    check(answer(8, FinishReason::Length, r#""t_max_predict_ms": 9"#).await, 8, false);
 }

@@ -141,6 +141,10 @@ async fn what_cannot_be_embedded_is_refused_at_its_place() {
     check(rerank, json!({"query": "q", "documents": [{"title": "t"}]}), "documents[0].text", &[]).await;
     check(rerank, json!({"query": "q", "documents": ["a", long]}), "documents[1]", &["2048"]).await;
     check(rerank, json!({"query": "q", "documents": ["a"], "top_n": 0}), "top_n", &[]).await;
+    check(rerank, json!({"query": "q", "texts": []}), "texts", &["empty"]).await;
+    check(rerank, json!({"query": "q", "texts": ["a", ""]}), "texts[1]", &[]).await;
+    check(rerank, json!({"query": "q", "texts": ["a", long]}), "texts[1]", &["2048"]).await;
+    check(rerank, json!({"query": "q", "texts": ["a"], "documents": ["a"]}), "texts", &["documents"]).await;
 }
 
 /// Two thousand texts are submitted to the engine a few at a time, however they end.
@@ -206,5 +210,26 @@ async fn documents_come_in_the_order_of_their_scores() {
         assert_eq!(indices, [0, 1, 2]);
         let (_, best) = server.post(path, super::with(body.clone(), json!({"top_n": 1}))).await;
         assert_eq!(best["results"], json!([results[0]]));
+    }
+}
+
+#[tokio::test]
+async fn texts_are_answered_with_an_array_as_by_tei() {
+    let texts = json!(["One.", "Two, three, four.", "Five, six, seven, eight, nine."]);
+    let server = server();
+    let asked = json!({"query": "How many?", "documents": texts, "return_documents": true});
+    let (_, listed) = server.post("/rerank", asked).await;
+    let entry = |result: &Value| {
+        let text = &result["document"]["text"];
+        json!({"index": result["index"], "score": result["relevance_score"], "text": text})
+    };
+    let expect: Vec<Value> = listed["results"].as_array().unwrap().iter().map(entry).collect();
+    let asked = json!({"query": "How many?", "texts": texts});
+    for path in ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"] {
+        let fields = json!({"return_text": true, "raw_scores": false, "truncate": true});
+        let (status, answer) = server.post(path, super::with(asked.clone(), fields)).await;
+        assert_eq!((status.as_u16(), answer), (200, json!(expect)), "{path}");
+        let (_, best) = server.post(path, super::with(asked.clone(), json!({"top_n": 1}))).await;
+        assert_eq!(best, json!([{"index": expect[0]["index"], "score": expect[0]["score"]}]), "{path}");
     }
 }

@@ -25,7 +25,7 @@ fn bodies(before: &str, after: &str) -> [(&'static str, Value); 3] {
 }
 
 /// Tokens are `▁`, `a` and `b`, then those for the parts of a text.
-fn server() -> Server {
+pub(super) fn server() -> Server {
     let tokens = ["▁", "a", "b", "<PRE>", "<SUF>", "<MID>"].map(str::to_owned);
     let mut file = GgufWriter::new();
     file.text("tokenizer.ggml.model", "llama")

@@ -1,6 +1,6 @@
 //! llama-server's routes: its fields, and features that kvik lacks.
 
-use kvik_engine::api::Sampling;
+use kvik_engine::api::{LineLimits, Sampling};
 
 use super::*;
 use kvik_serving::settings::sampling::SamplingArgs;
@@ -35,6 +35,74 @@ async fn an_answer_has_the_fields_that_were_asked_for() {
     let frames = server.stream("/completion", with(with(story(), fields), json!({"stream": true}))).await;
     let last: Value = serde_json::from_str(frames.last().unwrap()).unwrap();
     assert_eq!(last, json!({"content": "", "generation_settings/n_predict": 7}));
+}
+
+/// The body that llama.vim and llama.vscode send while someone types.
+fn typing() -> Value {
+    json!({
+        "id_slot": 0,
+        "input_prefix": "fn ab() {\n",
+        "input_suffix": "\n}\n",
+        "input_extra": [{"text": "let b = a;", "filename": "src/ab.rs"}],
+        "prompt": "    a",
+        "n_predict": 64,
+        "stop": [],
+        "n_indent": 4,
+        "top_k": 40,
+        "top_p": 0.99,
+        "stream": false,
+        "samplers": ["top_k", "top_p", "infill"],
+        "cache_prompt": true,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 1500,
+        "response_fields": ["content", "timings/prompt_n", "truncated"],
+    })
+}
+
+#[tokio::test]
+async fn code_is_completed_for_editors() {
+    let server = fill::server();
+    let (status, answer) = server.post("/infill", typing()).await;
+    assert_eq!((status.as_u16(), &answer["content"]), (200, &json!("x")), "{answer}");
+    assert!(answer["timings/prompt_n"].is_u64() && answer["truncated"] == false, "{answer}");
+    let Request { sampling, line_limits, max_tokens, .. } = server.asked();
+    let Sampling { temperature, top_k, top_p, min_p, .. } = sampling;
+    assert_eq!((temperature, top_k, top_p, min_p, max_tokens), (1.0, 40, 0.99, 0.0, 64));
+    assert_eq!(line_limits, LineLimits { indent_min: 4, time_max: Some(Duration::from_millis(1500)) });
+    let (_, answer) = server.post("/infill", with(typing(), json!({"response_fields": null}))).await;
+    let notes = answer["kvik"]["notes"].as_array().unwrap();
+    assert!(notes.len() == 1 && notes[0].as_str().unwrap().contains("`infill`"), "{notes:?}");
+}
+
+#[tokio::test]
+async fn a_prompt_is_computed_ahead_for_editors() {
+    let server = fill::server();
+    let ahead = json!({
+        "input_prefix": "",
+        "input_suffix": "",
+        "prompt": "",
+        "n_predict": 0,
+        "temperature": 0.0,
+        "samplers": [],
+        "t_max_prompt_ms": 1,
+        "t_max_predict_ms": 1,
+        "response_fields": [""],
+    });
+    let (status, answer) = server.post("/infill", with(typing(), ahead)).await;
+    assert_eq!((status.as_u16(), answer), (200, json!({})));
+    assert_eq!(server.asked().max_tokens, 0);
+}
+
+/// llama.vim also sends chats with a list of samplers.
+#[tokio::test]
+async fn a_list_of_samplers_holds_in_chats() {
+    let server = Server::saying("a");
+    let fields =
+        json!({"id_slot": 3, "min_p": 0.1, "temperature": 0.1, "samplers": ["min_p", "temperature"]});
+    let (status, answer) = server.post("/v1/chat/completions", with(hello(), fields)).await;
+    assert_eq!(status, 200, "{answer}");
+    let Sampling { temperature, top_k, top_p, min_p, .. } = server.asked().sampling;
+    assert_eq!((temperature, top_k, top_p, min_p), (0.1, 0, 1.0, 0.1));
 }
 
 #[tokio::test]

@@ -41,6 +41,7 @@ fn the_defaults_are_kviks() {
             sampling,
             stop: vec![],
             ignore_eos: false,
+            line_limits: LineLimits::default(),
             choices: 1,
             length: None,
             reuse: true,
@@ -100,6 +101,18 @@ fn the_length_of_an_answer_has_three_names_and_no_limit_but_the_context() {
 }
 
 #[test]
+fn a_line_may_end_an_answer() {
+    let check = |body: Value, indent_min: usize, millis: Option<u64>| {
+        let expect = LineLimits { indent_min, time_max: millis.map(Duration::from_millis) };
+        assert_eq!(read(body.clone()).unwrap().line_limits, expect, "{body}");
+    };
+    check(json!({}), 0, None);
+    check(json!({"n_indent": 4, "t_max_predict_ms": 250, "t_max_prompt_ms": 500}), 4, Some(250));
+    check(json!({"n_indent": 0, "t_max_predict_ms": -1}), 0, None);
+    check(json!({"t_max_predict_ms": 0}), 0, None);
+}
+
+#[test]
 fn a_dialect_may_have_wider_bounds() {
     struct Wide;
     impl Bounds for Wide {
@@ -141,6 +154,10 @@ fn wrong_values_name_their_field() {
     check(json!({"stop": ["a", 2]}), "stop[1]");
     check(json!({"stop": vec!["x"; 17]}), "stop");
     check(json!({"ignore_eos": "yes"}), "ignore_eos");
+    check(json!({"n_indent": -1}), "n_indent");
+    check(json!({"t_max_predict_ms": 1.5}), "t_max_predict_ms");
+    check(json!({"t_max_prompt_ms": "soon"}), "t_max_prompt_ms");
+    check(json!({"samplers": {}}), "samplers");
     check(json!({"logit_bias": 3}), "logit_bias");
     check(json!({"logit_bias": {"5": 101}}), "logit_bias");
     check(json!({"logit_bias": [[5]]}), "logit_bias[0]");
