@@ -78,6 +78,8 @@ impl Reader {
         match self {
             Reader::Tagged(parser) => parser.finish(),
             Reader::Plain => Vec::new(),
+            // Nothing was generated, as `max_tokens` 0 asks for.
+            Reader::ForcedCall { json, .. } if json.is_empty() => Vec::new(),
             Reader::ForcedCall { id, json } => vec![forced_call(id, json)],
         }
     }
@@ -95,5 +97,17 @@ fn forced_call(id: &str, json: &str) -> AnswerDelta {
             arguments: call["arguments"].to_string(),
         },
         _ => AnswerDelta::Content(json.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_without_text_says_nothing() {
+        for reading in [Reading::Plain, Reading::ForcedCall] {
+            assert!(reading.reader("x").finish().is_empty(), "{reading:?}");
+        }
     }
 }

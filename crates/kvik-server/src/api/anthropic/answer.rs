@@ -201,7 +201,9 @@ impl MessageAnswer {
     fn stop(&self, report: &Report) -> Stop {
         let because = |reason| Stop { stop_reason: Some(reason), stop_sequence: None };
         let Some(finish) = self.finish else { return Stop { stop_reason: None, stop_sequence: None } };
-        let is_full = report.prompt_tokens + report.generated_tokens >= self.spoken.context;
+        // An answer without a token is as long as was asked for, even behind a prompt that fills the context.
+        let is_full = report.generated_tokens > 0
+            && report.prompt_tokens + report.generated_tokens >= self.spoken.context;
         match finish {
             FinishReason::Length if is_full => because(StopReason::ModelContextWindowExceeded),
             FinishReason::Length => because(StopReason::MaxTokens),

@@ -65,6 +65,8 @@ pub(in crate::api) struct TellFields {
     /// `{"type": "enabled" | "adaptive" | "disabled"}`; absent is disabled.
     thinking: Option<ThinkingField>,
     output_config: Option<OutputConfig>,
+    /// The older name of `output_config.format`.
+    output_format: Option<Format>,
     /// Keep the whole prompt before others, for five minutes after its last use or for an hour.
     #[schemars(with = "Option<Map<String, Value>>")]
     cache_control: Option<Json>,
@@ -75,8 +77,8 @@ impl Part for TellFields {}
 /// How the answer is made.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct AnswerFields {
-    /// Tokens of the answer at most.
-    max_tokens: Whole<1, { i64::MAX }>,
+    /// Tokens of the answer at most; with 0 the prompt is computed for the cache, and the answer has no content.
+    max_tokens: Whole<0, { i64::MAX }>,
     /// Send the answer as it is generated.
     #[serde(default)]
     stream: bool,
@@ -142,7 +144,7 @@ struct OutputConfig {
     format: Option<Format>,
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, PartialEq, Deserialize, JsonSchema)]
 struct Format {
     #[serde(rename = "type")]
     _kind: FormatKind,
@@ -150,7 +152,7 @@ struct Format {
     schema: Json,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum FormatKind {
     JsonSchema,
@@ -203,8 +205,20 @@ impl TellFields {
         Ok(Told { chat: chat.continuing(), before, times, new })
     }
 
-    fn format(&mut self) -> Option<Format> {
-        self.output_config.as_mut()?.format.take()
+    /// Takes the schema of the answer, and the path of its field.
+    fn schema(&mut self) -> Result<Option<(&'static str, Value)>> {
+        let format = self.output_config.as_mut().and_then(|config| config.format.take());
+        match (format, self.output_format.take()) {
+            (Some(format), Some(older)) if format != older => {
+                let message = "`output_format` is the older name of `output_config.format`, and the two differ; send one of them";
+                Err(ApiError::field("output_format", message))
+            }
+            (Some(Format { schema: Json(schema), .. }), _) => {
+                Ok(Some(("output_config.format.schema", schema)))
+            }
+            (None, Some(Format { schema: Json(schema), .. })) => Ok(Some(("output_format.schema", schema))),
+            (None, None) => Ok(None),
+        }
     }
 }
 
@@ -224,10 +238,9 @@ pub(super) fn turn(
         (tell.system, tell.tools) = (thread.field("system", tell.system), thread.field("tools", tell.tools));
     }
     let mut schema_notes = Vec::new();
-    let schema = |Format { schema: Json(schema), .. }| {
-        read_schema("output_config.format.schema", &schema, Strictness::Lenient, &mut schema_notes)
-    };
-    let constraint = tell.format().map(schema).transpose()?;
+    let read =
+        |(path, schema): (&str, Value)| read_schema(path, &schema, Strictness::Lenient, &mut schema_notes);
+    let constraint = tell.schema()?.map(read).transpose()?;
     let earlier = thread.as_ref().map_or(&[][..], |thread| &thread.said);
     let open = |item: &str| app.seal.open(&caller.tenant.name, item);
     let Told { chat, before, times, new } = tell.told(earlier, &open, body)?;

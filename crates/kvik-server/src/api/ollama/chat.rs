@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{
     answer::{Form, Line, OllamaAnswer},
-    fields::HeadFields,
+    fields::{HeadFields, StayFields},
     messages,
 };
 use crate::{
@@ -37,7 +37,7 @@ use crate::{
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// All fields of a body.
-pub(super) type Fields = (HeadFields, CacheFields, ChatFields);
+pub(super) type Fields = (HeadFields, StayFields, CacheFields, ChatFields);
 
 /// Those of this endpoint alone.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -67,13 +67,13 @@ fn loads(app: &App, body: &JsonBody) -> Result<Option<Line>> {
     if body.is_large() {
         return Ok(None);
     }
-    let fields: ChatFields = body.parse()?.read()?;
+    let (_, fields) = <(StayFields, ChatFields)>::from_body(&body.parse()?)?;
     let nothing = fields.messages.is_none_or(|Json(messages)| messages.as_array().is_some_and(Vec::is_empty));
     Ok(nothing.then(|| Form::Chat.loaded(&app.serving.model.name)))
 }
 
 fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
-    let (head, cache, chat) = Fields::from_body(body)?;
+    let (head, _, cache, chat) = Fields::from_body(body)?;
     app.accept_model(&head.model)?;
     let Json(messages) = chat.messages.unwrap_or(Json(Value::Array(Vec::new())));
     let tools = messages::tools(chat.tools.as_ref().map(|Json(tools)| tools))?;

@@ -6,6 +6,7 @@ use axum::{Json as Answered, extract::State};
 use kvik_engine::api::{Request, Wants};
 use serde::{Deserialize, Serialize};
 
+use super::fields::StayFields;
 use crate::{
     api::{
         embedding::{INPUTS_MAX, Scale, Treatment, encode},
@@ -27,7 +28,7 @@ use crate::{
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// All fields of a body.
-pub(super) type Fields = (EmbedFields, CacheFields);
+pub(super) type Fields = (EmbedFields, StayFields, CacheFields);
 
 /// What to embed.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -35,9 +36,10 @@ pub(super) struct EmbedFields {
     /// The one model that runs here answers for any name, unless the server is strict.
     #[serde(default)]
     model: String,
-    /// A text, or an array of texts: 2,048 at most.
+    /// A text, or an array of texts: 2,048 at most. With none, an empty text or an empty array the model is loaded, which
+    /// it is.
     input: Option<Prompts>,
-    /// A text, of the older endpoint.
+    /// A text, of the older endpoint; likewise.
     prompt: Option<Prompts>,
     /// Numbers of an embedding: the first ones of the model's, scaled again.
     dimensions: Option<Whole<1, { i64::MAX }>>,
@@ -62,10 +64,10 @@ pub(super) struct Embedded {
     prompt_eval_count: usize,
 }
 
-/// The embedding of one text.
+/// The embedding of one text; empty without a text.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct EmbeddedOne {
-    embedding: Option<Vec<f64>>,
+    embedding: Vec<f64>,
 }
 
 /// Widens to `f64`: Ollama's clients expect the digits of doubles.
@@ -102,22 +104,28 @@ pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result
 pub(super) async fn embeddings(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<EmbeddedOne>> {
     let (computed, _) = run(&app, body, "prompt").await?;
     let embedding = computed.into_iter().next().map(|computed| doubles(computed.vector));
-    Ok(Answered(EmbeddedOne { embedding }))
+    Ok(Answered(EmbeddedOne { embedding: embedding.unwrap_or_default() }))
 }
 
 /// Returns the vectors of the texts in `field`, and the requested number of dimensions.
 async fn run(app: &Arc<App>, body: JsonBody, field: &'static str) -> Result<(Vec<Computed>, Option<usize>)> {
     let caller = body.caller.clone();
     let (requests, dimensions) = app.read(body, move |app, body| read(app, body, field)).await?;
+    // What only loads the model, or unloads it, waits for nobody.
+    if requests.is_empty() {
+        return Ok((Vec::new(), dimensions));
+    }
     Ok((app.vectors(&caller, requests).await?, dimensions))
 }
 
 fn read(app: &App, body: &Body, field: &'static str) -> Result<(Vec<Request>, Option<usize>)> {
-    let (fields, cache) = Fields::from_body(body)?;
+    let (fields, _, cache) = Fields::from_body(body)?;
     app.accept_model(&fields.model)?;
     let texts = if field == "input" { fields.input } else { fields.prompt };
-    let missing = || ApiError::field(field, format!("`{field}` is missing"));
-    let texts = texts.ok_or_else(missing)?.list(field, INPUTS_MAX)?;
+    let texts = match texts.filter(|texts| !texts.say_nothing()) {
+        Some(texts) => texts.list(field, INPUTS_MAX)?,
+        None => Vec::new(),
+    };
     let treatment = Treatment::of(app, body, cache)?;
     let wants = Wants::Embedding(app.serving.embedder.pooling);
     let tokens = encode(app, body, field, &texts)?;

@@ -25,6 +25,7 @@ use crate::{
     described::JsonSchema,
     http::{error::ApiError, json::Json},
 };
+use kvik_serving::settings::keep_alive::KeepAlive;
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -65,13 +66,21 @@ pub(super) struct HeadFields {
     logprobs: bool,
     /// With `logprobs`, also those of as many of the likeliest tokens.
     top_logprobs: Option<Whole<0, LOGPROBS_MAX>>,
-    /// Not read: the model stays for as long as the server does.
-    #[serde(rename = "keep_alive")]
-    #[schemars(with = "Option<Value>")]
-    _keep_alive: Option<Json>,
 }
 
 impl Part for HeadFields {}
+
+/// How long the model stays; the shelf has read it before.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct StayFields {
+    /// How long the model stays in memory after this use, where the server has several: seconds, or a text as `"5m"` or
+    /// `"1h30m"`. 0 unloads it, and a negative one keeps it for ever.
+    #[serde(rename = "keep_alive")]
+    #[schemars(with = "Option<Value>")]
+    _keep_alive: Option<KeepAlive>,
+}
+
+impl Part for StayFields {}
 
 fn yes() -> bool {
     true

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     answer::{Form, OllamaAnswer},
-    fields::HeadFields,
+    fields::{HeadFields, StayFields},
     messages::refuse_images,
 };
 use crate::{
@@ -45,7 +45,7 @@ use crate::{
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// All fields of a body.
-pub(super) type Fields = (HeadFields, CacheFields, GenerateFields);
+pub(super) type Fields = (HeadFields, StayFields, CacheFields, GenerateFields);
 
 /// Those of this endpoint alone.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -75,7 +75,7 @@ impl Part for GenerateFields {}
 /// Continues a prompt.
 pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
     if !body.is_large() {
-        let fields: GenerateFields = body.parse()?.read()?;
+        let (_, fields) = <(StayFields, GenerateFields)>::from_body(&body.parse()?)?;
         if fields.prompt.is_empty() && fields.suffix().is_none() {
             return Ok(Answered(Form::Generate.loaded(&app.serving.model.name)).into_response());
         }
@@ -84,7 +84,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 }
 
 fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
-    let (head, cache, fields) = Fields::from_body(body)?;
+    let (head, _, cache, fields) = Fields::from_body(body)?;
     app.accept_model(&head.model)?;
     fields.refuse()?;
     let chat = if fields.continues() { None } else { Some(fields.chat(&head)?) };

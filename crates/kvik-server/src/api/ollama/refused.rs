@@ -10,7 +10,7 @@ pub(super) async fn push() -> ApiError {
 /// `POST /api/create`
 pub(super) async fn create() -> ApiError {
     ApiError::not_supported(
-        "models are not created: a table [models.NAME] of config.toml gives one a system prompt and settings, or send \
-         `system` and `options` with each request",
+        "models are not created: a table [models.NAME] of config.toml gives one settings of its own, and a system \
+         prompt is sent with each request, as `system` or as a message",
     )
 }

@@ -63,6 +63,7 @@ pub(crate) struct Prompts {
     prompts: Vec<Prompt>,
     /// Index of a nested prompt among the tokens of a single prompt.
     misplaced: Option<usize>,
+    is_array: bool,
 }
 
 impl PromptFields {
@@ -73,9 +74,17 @@ impl PromptFields {
 }
 
 impl Prompts {
+    /// True of an empty text, and of an empty array; not of an array of empty texts.
+    pub(crate) fn say_nothing(&self) -> bool {
+        match self.is_array {
+            true => self.prompts.is_empty(),
+            false => self.prompts.iter().all(Prompt::is_empty),
+        }
+    }
+
     /// Returns the prompts of the field `name`, which are 1 to `max`.
     pub(crate) fn list(self, name: &str, max: usize) -> Result<Vec<Prompt>, ApiError> {
-        let Prompts { prompts, misplaced } = self;
+        let Prompts { prompts, misplaced, .. } = self;
         if let Some(i) = misplaced {
             let message = format!("`{name}[{i}]` must be a token id or a string, not an array");
             return Err(ApiError::field(format!("{name}[{i}]"), message));
@@ -220,11 +229,11 @@ impl<'de> de::Visitor<'de> for PromptsVisitor {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Prompts, E> {
-        Ok(Prompts { prompts: vec![Prompt::of(text)], misplaced: None })
+        Ok(Prompts { prompts: vec![Prompt::of(text)], misplaced: None, is_array: false })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Prompts, A::Error> {
-        Ok(Prompts { prompts: vec![PromptObject::read(map)?], misplaced: None })
+        Ok(Prompts { prompts: vec![PromptObject::read(map)?], misplaced: None, is_array: false })
     }
 
     /// Reads an array: if it holds a bare number, it is one prompt of token ids and texts; otherwise it holds
@@ -246,8 +255,8 @@ impl<'de> de::Visitor<'de> for PromptsVisitor {
             index += 1;
         }
         Ok(match one {
-            Some(prompt) => Prompts { prompts: vec![prompt], misplaced },
-            None => Prompts { prompts, misplaced: None },
+            Some(prompt) => Prompts { prompts: vec![prompt], misplaced, is_array: true },
+            None => Prompts { prompts, misplaced: None, is_array: true },
         })
     }
 }

@@ -214,7 +214,7 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
         assert!(error["request_id"].as_str().unwrap().starts_with("req_"));
     };
     check(json!({"messages": []}), "max_tokens").await;
-    check(with(ask(), json!({"max_tokens": 0})), "max_tokens").await;
+    check(with(ask(), json!({"max_tokens": -1})), "max_tokens").await;
     check(with(ask(), json!({"max_tokens": "many"})), "max_tokens").await;
     check(with(ask(), json!({"messages": []})), "messages").await;
     check(with(ask(), json!({"temperature": 1.5})), "temperature").await;
@@ -225,8 +225,53 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
     check(with(ask(), json!({"context_management": edit})), "context_management.edits[0].type").await;
     let image = json!([{"role": "user", "content": [{"type": "image", "source": {}}]}]);
     check(with(ask(), json!({"messages": image})), "messages[0].content[0].type").await;
-    let format = json!({"format": {"type": "json_schema", "schema": {"type": "nonsense"}}});
-    check(with(ask(), json!({"output_config": format})), "output_config.format.schema.type").await;
+    let nonsense = json!({"type": "json_schema", "schema": {"type": "nonsense"}});
+    let config = json!({"format": nonsense});
+    check(with(ask(), json!({"output_config": config})), "output_config.format.schema.type").await;
+    check(with(ask(), json!({"output_format": nonsense})), "output_format.schema.type").await;
+    let object = json!({"type": "json_schema", "schema": {"type": "object"}});
+    check(with(ask(), json!({"output_config": config, "output_format": object})), "output_format").await;
+}
+
+/// `output_format` is the name of Anthropic's beta.
+#[tokio::test]
+async fn the_form_of_an_answer_has_an_older_name() {
+    let server = Server::saying("{}");
+    let format = json!({"type": "json_schema", "schema": {"type": "object"}});
+    let mut constraints = Vec::new();
+    for fields in [
+        json!({"output_config": {"format": format}}),
+        json!({"output_format": format}),
+        json!({"output_format": format, "output_config": {"effort": "low"}}),
+        json!({"output_format": format, "output_config": {"format": format}}),
+    ] {
+        let (status, answer) = post(&server, "/v1/messages", &with(ask(), fields)).await;
+        assert_eq!(status, 200, "{answer}");
+        constraints.push(server.asked().constraint);
+    }
+    assert!(constraints[0].is_some());
+    assert!(constraints.iter().all(|constraint| *constraint == constraints[0]), "{constraints:?}");
+}
+
+/// A request for no tokens fills the cache ahead of a question. The second prompt fills the context.
+#[tokio::test]
+async fn an_answer_of_no_tokens_has_no_content() {
+    for prompt_tokens in [9, 2048] {
+        let server = Server::new(move |request| {
+            let computed_tokens = prompt_tokens - 3;
+            let report = Report { prompt_tokens, cached_tokens: 3, computed_tokens, ..report(request, 0) };
+            Ok(vec![Event::Finished { choice: 0, reason: FinishReason::Length }, Event::Done(report)])
+        });
+        let body = with(ask(), json!({"max_tokens": 0}));
+        let (status, whole) = post(&server, "/v1/messages", &body).await;
+        assert_eq!((status.as_u16(), server.asked().max_tokens), (200, 0), "{whole}");
+        assert_eq!((&whole["content"], &whole["stop_reason"]), (&json!([]), &json!("max_tokens")));
+        let count = |name: &str| whole["usage"][name].as_u64().unwrap() as usize;
+        assert_eq!((count("cache_read_input_tokens"), count("output_tokens")), (3, 0));
+        assert_eq!(count("cache_creation_input_tokens"), prompt_tokens - 3);
+        let events = events(&server, body).await;
+        assert_eq!(comparable(gathered(&events)), comparable(whole));
+    }
 }
 
 #[tokio::test]

@@ -98,6 +98,16 @@ async fn what_asks_for_nothing_loads_what_is_loaded() {
         let (status, answer) = server.post(path, body).await;
         assert_eq!((status.as_u16(), &answer["done_reason"]), (200, &json!("load")), "{path}");
     }
+    for (path, body, field) in [
+        ("/api/embed", json!({"model": "x"}), "embeddings"),
+        ("/api/embed", json!({"model": "x", "input": ""}), "embeddings"),
+        ("/api/embed", json!({"model": "x", "input": [], "keep_alive": "5m0s"}), "embeddings"),
+        ("/api/embeddings", json!({"model": "x", "keep_alive": 0}), "embedding"),
+        ("/api/embeddings", json!({"model": "x", "prompt": ""}), "embedding"),
+    ] {
+        let (status, answer) = server.post(path, body).await;
+        assert_eq!((status.as_u16(), &answer[field]), (200, &json!([])), "{path} {answer}");
+    }
     assert!(server.engine.asked.lock().unwrap().is_empty());
 }
 
@@ -160,6 +170,29 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
     check("/api/generate", ask(json!({"template": "x"})), "template").await;
     check("/api/generate", ask(json!({"context": ["x"]})), "context[0]").await;
     check("/api/generate", ask(json!({"kvik": {"memory": true}})), "kvik.memory").await;
+    check("/api/embed", json!({"input": [""]}), "input").await;
+    check("/api/embed", json!({"input": ["a", ""]}), "input[1]").await;
+}
+
+/// A request that only loads the model is read like any other.
+#[tokio::test]
+async fn a_keep_alive_that_is_no_time_is_refused() {
+    let server = Server::saying("Hi.");
+    for (path, asked) in [
+        ("/api/chat", hello()),
+        ("/api/chat", json!({"messages": []})),
+        ("/api/generate", question()),
+        ("/api/generate", json!({})),
+        ("/api/embed", json!({"input": "One."})),
+        ("/api/embed", json!({})),
+        ("/api/embeddings", json!({"prompt": ""})),
+    ] {
+        for stays in [json!("soon"), json!(""), json!("5 m"), json!(1e300), json!(true), json!([5])] {
+            let (status, error) = server.post(path, with(asked.clone(), json!({"keep_alive": stays}))).await;
+            let text = error["error"].as_str().unwrap_or_else(|| panic!("{path} {stays}: {error}"));
+            assert!(status == 400 && text.starts_with("`keep_alive` must be"), "{path} {stays}: {text}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -365,6 +365,46 @@ async fn the_model_that_is_named_answers() {
     );
 }
 
+/// A field that is wrong, or means nothing here, does not hide the name of the model.
+#[tokio::test]
+async fn a_keep_alive_never_changes_the_model() {
+    let world = World::new(&["a", "b"]);
+    let send = async |path: &str, more: Value| {
+        let body = super::with(json!({"model": "b", "prompt": "x", "stream": false}), more);
+        let (status, answer) = json_of(world.send("POST", path, &body).await).await;
+        (status.as_u16(), answer)
+    };
+    for stays in [json!("1h30m"), json!("100ms"), json!("-1s"), json!(300.0), json!(null)] {
+        let (status, answer) = send("/api/generate", json!({"keep_alive": stays, "name": 7})).await;
+        assert_eq!((status, &answer["model"]), (200, &json!("b")), "{stays}");
+    }
+    for path in ["/api/generate", "/api/chat", "/api/embed", "/api/embeddings"] {
+        for stays in [json!("soon"), json!(""), json!(true), json!({"m": 5})] {
+            let (status, answer) = send(path, json!({"keep_alive": stays})).await;
+            let text = answer["error"].as_str().unwrap();
+            assert!(status == 400 && text.contains("`keep_alive`"), "{path} {stays}: {status} {text}");
+        }
+    }
+    let (status, answer) = send("/v1/completions?model=b&keep_alive=soon", json!({"model": null})).await;
+    assert_eq!((status, &answer["model"]), (200, &json!("b")), "in a query");
+    assert_eq!(world.loads("a"), 0, "nobody has named it");
+}
+
+/// Ollama's clients load and unload a model with a request that asks for nothing.
+#[tokio::test]
+async fn a_request_for_nothing_loads_and_unloads() {
+    let world = World::new(&["a", "b"]);
+    for path in ["/api/generate", "/api/chat", "/api/embed", "/api/embeddings"] {
+        for (stays, status) in [(json!("5m0s"), "loaded"), (json!(0), "unloaded"), (json!("0s"), "unloaded")]
+        {
+            let response = world.send("POST", path, &json!({"model": "b", "keep_alive": stays})).await;
+            assert_eq!(response.status().as_u16(), 200, "{path}");
+            world.until(1, status).await;
+        }
+    }
+    assert_eq!(world.loads("a"), 0, "nobody has named it");
+}
+
 /// Malformed bodies, and bodies of the wrong type, get the answers of their route.
 #[tokio::test]
 async fn what_is_wrong_with_a_body_is_said_by_its_route() {
@@ -588,6 +628,10 @@ async fn models_are_pulled_copied_and_deleted() {
     let pull = json!({"model": "hf.co/o/r", "stream": false});
     assert_eq!(send("POST", "/api/pull", pull).await, (200, json!({"status": "success"})));
     assert_eq!(world.ask(body("hf.co/o/r:latest")).await.1["model"], "o/r");
+    for page in ["huggingface.co/o/r", "https://huggingface.co/o/r/tree/main?library=gguf"] {
+        let pull = json!({"model": page, "stream": false});
+        assert_eq!(send("POST", "/api/pull", pull).await, (200, json!({"status": "success"})), "{page}");
+    }
     let stream = world.send("POST", "/api/pull", &json!({"model": "hf:o/r"})).await;
     let lines = axum::body::to_bytes(stream.into_body(), usize::MAX).await.unwrap();
     assert!(

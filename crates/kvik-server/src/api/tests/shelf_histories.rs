@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::response::Response;
+use axum::{body::Bytes, response::Response};
 use kvik_testing::{effort, fuzz::Random};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -101,12 +101,16 @@ impl Client {
         }
     }
 
-    /// Sends a request as Ollama's clients do, with a residence time for the model.
+    /// Sends a request as Ollama's clients do, with a residence time for the model: it is answered by this model and by no
+    /// other.
     async fn ask(&mut self, model: &str) {
         let times = [json!(null), json!(0), json!("1ms"), json!("20ms"), json!(-1), json!(u64::MAX)];
         let stays = self.random.pick(&times).clone();
         let body = json!({"model": model, "prompt": "Hello", "stream": false, "keep_alive": stays});
-        self.used("POST", "/api/generate", &body).await;
+        self.uses += 1;
+        let (status, answer) = self.answered("POST", "/api/generate", &body).await;
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert!(status == 404 || answer["model"] == model, "{body}: {answer}");
     }
 
     async fn leave_early(&mut self, model: &str) {
@@ -142,12 +146,17 @@ impl Client {
         self.in_time(method, path, body).await;
     }
 
-    /// Sends a request that must be answered: successfully, or because the model was removed from the shelf.
     async fn in_time(&mut self, method: &str, path: &str, body: &Value) {
+        self.answered(method, path, body).await;
+    }
+
+    /// Sends a request that must be answered: successfully, or because the model was removed from the shelf. Returns the
+    /// status and the answer.
+    async fn answered(&mut self, method: &str, path: &str, body: &Value) -> (u16, Bytes) {
         let answered = timeout(PATIENCE, self.world.send(method, path, body)).await;
         let response = answered.unwrap_or_else(|_| panic!("{method} {path} {body} is not answered"));
         let status = response.status().as_u16();
         assert!(matches!(status, 200 | 404), "{method} {path} {body}: {status}");
-        axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap())
     }
 }

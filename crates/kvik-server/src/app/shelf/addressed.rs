@@ -21,20 +21,22 @@ use crate::{
 use kvik_serving::settings::keep_alive::KeepAlive;
 
 /// The fields of a body that may select a model.
-#[derive(Default, Deserialize)]
+#[derive(Default)]
 struct Named {
-    #[serde(default)]
     model: Option<String>,
     /// May name, in `conversation`, the conversation that the request continues; its last model is then used. Any JSON
     /// value is accepted here.
-    #[serde(default)]
     kvik: Value,
     /// The field of old clients of Ollama; in other APIs it has a different meaning.
-    #[serde(default)]
     name: Option<String>,
-    /// How long an Ollama client wants the model to stay loaded: `"5m"` or seconds.
-    #[serde(default)]
+    /// How long an Ollama client wants the model to stay loaded.
     keep_alive: Option<KeepAlive>,
+}
+
+/// The field of a query that selects a model.
+#[derive(Deserialize)]
+struct NamedInQuery {
+    model: Option<String>,
 }
 
 impl Shelf {
@@ -54,7 +56,7 @@ impl Shelf {
         if self.has_one() {
             return Ok((self.take("", &caller).await?, request));
         }
-        if let Ok(Query(Named { model: Some(name), .. })) = Query::try_from_uri(request.uri()) {
+        if let Ok(Query(NamedInQuery { model: Some(name) })) = Query::try_from_uri(request.uri()) {
             let only_reads = request.method().is_safe();
             let lease =
                 if only_reads { self.in_memory(&name, &caller)? } else { self.take(&name, &caller).await? };
@@ -121,9 +123,21 @@ impl Shelf {
 }
 
 impl Named {
+    /// Reads these fields of a body, each by itself: one that is wrong, which its route reports, must not hide the name of
+    /// the model.
     fn of(body: &JsonBody, fields: &[&str]) -> Named {
-        let named = || serde_json::from_value(body.parse().ok()?.copy(fields).ok()?).ok();
-        named().unwrap_or_default()
+        let Ok(body) = body.parse() else { return Named::default() };
+        let value = |name: &str| {
+            let known = fields.iter().find(|known| **known == name)?;
+            body.copy(&[*known]).ok()?.get_mut(name).map(Value::take)
+        };
+        let text = |name: &str| serde_json::from_value::<String>(value(name)?).ok();
+        Named {
+            model: text("model"),
+            kvik: value("kvik").unwrap_or_default(),
+            name: text("name"),
+            keep_alive: value("keep_alive").and_then(|time| serde_json::from_value(time).ok()),
+        }
     }
 }
 

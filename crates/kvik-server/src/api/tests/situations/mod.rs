@@ -279,6 +279,25 @@ async fn a_finished_answer_is_part_of_what_is_known() {
     assert!(found["cached_tokens"].as_u64().unwrap() >= prompt, "{found}");
 }
 
+/// Anthropic's clients fill the cache ahead of a question with a request for no tokens.
+#[tokio::test]
+async fn a_prompt_is_cached_without_an_answer() {
+    let server = Server::new(ByteSize(8 << 20));
+    let messages = json!([{"role": "user", "content": RULES}]);
+    let ask = |max_tokens: usize| json!({"max_tokens": max_tokens, "messages": messages});
+    let usage = async |max_tokens: usize| {
+        let answer = server.post("/v1/messages", &ask(max_tokens)).await;
+        let content = answer["content"].as_array().unwrap();
+        assert!(max_tokens > 0 || content.is_empty() && answer["stop_reason"] == "max_tokens", "{answer}");
+        ["cache_creation_input_tokens", "cache_read_input_tokens"]
+            .map(|name| answer["usage"][name].as_u64().unwrap())
+    };
+    let [prompt, read] = usage(0).await;
+    assert!(prompt > 0 && read == 0, "{prompt} {read}");
+    assert_eq!(usage(0).await, [0, prompt]);
+    assert_eq!(usage(1).await, [1, prompt - 1], "its last token is computed for the first one of the answer");
+}
+
 #[tokio::test]
 async fn what_cannot_be_run_cannot_be_explained() {
     let server = Server::new(ByteSize(8 << 20));
