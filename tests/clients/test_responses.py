@@ -44,6 +44,18 @@ def test_a_conversation_goes_on_by_the_id_of_its_last_answer(create, client):
         create("And now?", previous_response_id=second.id)
 
 
+def test_a_conversation_goes_on_by_the_ids_of_its_items(create, client):
+    asked = {"role": "user", "content": "My name is Ada."}
+    first = create([asked])
+    references = [{"type": "item_reference", "id": item.id} for item in first.output]
+    question = {"role": "user", "content": "What is my name?"}
+    sent_whole = create([asked, *first.output, question], store=False)
+    assert create([asked, *references, question]).output_text == sent_whole.output_text
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        create([asked, *references, question])
+
+
 def test_tools_are_called_in_a_loop(create):
     history = [{"role": "user", "content": "What is the weather in Paris?"}]
     answer = create(history, tools=[TOOL], tool_choice="required", max_output_tokens=80)

@@ -53,6 +53,16 @@ def test_what_clients_keep_beside_a_conversation_is_read_back(server, client):
     assert client.conversations.retrieve(begun.id).metadata == {"topic": "cats"}
     said = client.conversations.items.list(begun.id).data
     assert [(item.role, item.content[0].text) for item in said] == [("user", "My dog is Bolt.")]
+    added = client.conversations.items.create(begun.id, items=[{"type": "message", "role": role, "content": text}
+                                                               for role, text in (("assistant", "Noted."), ("user", "Thanks."))])
+    assert [item.content[0].text for item in added.data] == ["Noted.", "Thanks."] and not added.has_more
+    last = client.conversations.items.retrieve(added.last_id, conversation_id=begun.id)
+    assert (last.role, last.content[0].text) == ("user", "Thanks.")
+    assert client.conversations.items.delete(last.id, conversation_id=begun.id).id == begun.id
+    with pytest.raises(openai.NotFoundError, match=last.id):
+        client.conversations.items.retrieve(last.id, conversation_id=begun.id)
+    with pytest.raises(openai.BadRequestError, match="last message"):
+        client.conversations.items.delete(said[0].id, conversation_id=begun.id)
     assert client.conversations.delete(begun.id).deleted
 
 

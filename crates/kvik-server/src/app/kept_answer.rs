@@ -10,11 +10,12 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
+use kvik_cache::TenantId;
 use serde_json::Value;
 
 use super::{answer_memory::no_memory, keys::Caller, server::Server};
 use crate::http::{
-    body_memory::{SMALL_BYTES, charged},
+    body_memory::{BodyShare, SMALL_BYTES, charged},
     error::ApiError,
     readers::{Presence, Reader},
 };
@@ -42,11 +43,25 @@ impl Server {
         let server = self.clone();
         let work = move |client: Presence| {
             client.check()?;
-            let (kind, text) = read(&server)?.written();
-            Ok(([(header::CONTENT_TYPE, kind)], Body::from(charged(text, share))).into_response())
+            Ok(holding(read(&server)?.written(), share))
         };
         self.readers.in_turn_behind_models(Reader { tenant, large: bytes > SMALL_BYTES }, work).await
     }
+
+    /// Makes the answer with these records, before what it tells of is stored.
+    ///
+    /// # Errors
+    /// If other unread answers leave no memory for it.
+    pub(crate) fn answer_with(&self, tenant: TenantId, answer: KeptAnswer) -> Result<Response, ApiError> {
+        let written = answer.written();
+        let share = self.bodies.hold(tenant, written.1.len() as u64).ok_or_else(no_memory)?;
+        Ok(holding(written, share))
+    }
+}
+
+/// An answer of this content type that holds its share of the memory until its client has received it.
+fn holding((kind, text): (&'static str, Vec<u8>), share: BodyShare) -> Response {
+    ([(header::CONTENT_TYPE, kind)], Body::from(charged(text, share))).into_response()
 }
 
 impl KeptAnswer {

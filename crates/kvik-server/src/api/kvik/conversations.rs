@@ -10,8 +10,7 @@ use axum::{
     response::Response,
 };
 use kvik_memory::conversations::{
-    ConversationError, ConversationHead, ConversationKey, Conversations, Findings, Held, SEARCHED_MAX,
-    Search, first_behind,
+    ConversationError, ConversationHead, ConversationKey, Findings, Held, SEARCHED_MAX, Search, first_behind,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -132,7 +131,7 @@ pub(crate) async fn begin(
     let beginning = server.clone();
     let begin = move |_| {
         let (tenant, conversations) = (&caller.tenant.name, &beginning.conversations);
-        let (model, messages) = fields.messages(conversations, tenant)?;
+        let (model, messages) = fields.messages(&beginning, tenant)?;
         let metadata = fields.metadata.as_ref().map(metadata).transpose()?;
         let mut held = conversations.begin(tenant, fields.name.as_deref()).map_err(at_name)?;
         held.make_room(&messages)?;
@@ -146,13 +145,13 @@ pub(crate) async fn begin(
 
 impl BeginFields {
     /// Returns the model and the messages with which the conversation begins.
-    fn messages(&self, conversations: &Conversations, tenant: &str) -> Result<(Option<String>, Vec<Value>)> {
+    fn messages(&self, server: &Server, tenant: &str) -> Result<(Option<String>, Vec<Value>)> {
         if let Some(items) = &self.items {
             if self.messages.is_some() || self.from.is_some() {
                 let message = "`items` beside `messages` or `from`: a conversation begins with one of them";
                 return Err(ApiError::field("items", message));
             }
-            return Ok((None, items::told("items", &items.0)?));
+            return Ok((None, items::told("items", &items.0, &server.responses, tenant)?));
         }
         match (&self.messages, &self.from, &self.upto) {
             (Some(_), Some(_), _) => Err(ApiError::field(
@@ -170,7 +169,8 @@ impl BeginFields {
                 _ => Ok((None, Vec::new())),
             },
             (None, Some(from), upto) => {
-                let read = conversations.read(tenant, from).map_err(|error| ApiError::from(error).at("from"));
+                let read = server.conversations.read(tenant, from);
+                let read = read.map_err(|error| ApiError::from(error).at("from"));
                 let (_, head, mut messages) = read?;
                 let upto = upto.map_or(messages.len(), |upto| upto.get() as usize);
                 if upto > messages.len() {
@@ -325,8 +325,19 @@ pub(crate) async fn take_back(
     Path(id): Path<String>,
     Parameters(TakenBack { from }): Parameters<TakenBack>,
 ) -> Result<Json<ShownConversation>> {
+    taken_back(&shelf, caller, id, move |_| Ok(from)).await
+}
+
+/// Deletes the messages from the index on that `first` returns, and the summaries of them.
+pub(super) async fn taken_back(
+    shelf: &Arc<Shelf>,
+    caller: Caller,
+    id: String,
+    first: impl FnOnce(&Held) -> Result<usize> + Send + 'static,
+) -> Result<Json<ShownConversation>> {
     let running = shelf.server.running_answers.clone();
     let shown = held(&shelf.server, caller, id, move |mut held| {
+        let from = first(&held)?;
         held.take_back(from)?;
         running.forget(held.key());
         Ok(head_of(held.key(), held.head()))

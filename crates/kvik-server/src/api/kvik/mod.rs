@@ -21,6 +21,8 @@ pub(crate) mod usage;
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use self::{
     conversation_answers::{
         DeletedConversation, Export, ListedConversations, ReadConversation, ShownConversation,
@@ -117,13 +119,10 @@ fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
     let begin = gives::<ShownConversation>("Begins a conversation that the server keeps");
     let list = gives::<ListedConversations>("Lists the conversations that the server keeps");
     let change = gives::<ShownConversation>("Changes the name of a conversation, or what is kept beside it");
-    let items = gives::<InputItems>("Lists what was said in a conversation as items").asks(&ITEM_PARAMETERS);
-    let add =
-        gives::<ShownConversation>("Adds items to a conversation").takes::<conversation_items::AddFields>();
     let take_back = gives::<ShownConversation>("Takes back the last messages of a conversation");
     let export = "Gives a conversation as `POST /v1/conversations` takes it, or as a text in Markdown";
     let export = answers(Answer::JsonOrText(SchemaOf::of::<Export>(), "text/markdown"), export);
-    vec![
+    let mut routes = vec![
         at(&["/v1/conversations"])
             .get(conversations::list, list.asks(&conversations::PAGE_PARAMETERS))
             .post(conversations::begin, begin.takes::<conversations::BeginFields>()),
@@ -136,12 +135,29 @@ fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
             .delete(conversations::delete, gives::<DeletedConversation>("Deletes a conversation")),
         at(&["/v1/conversations/{id}/messages"])
             .delete(conversations::take_back, take_back.asks(&conversations::TAKEN_BACK_PARAMETERS)),
-        at(&["/v1/conversations/{id}/items"])
-            .get(conversation_items::list, items)
-            .post(conversation_items::add, add),
+    ];
+    routes.extend(item_routes());
+    routes.push(
         at(&["/v1/conversations/{id}/export"])
             .get(conversations::export, export.asks(&conversations::EXPORT_PARAMETERS)),
-        running_answer_route(),
+    );
+    routes.push(running_answer_route());
+    routes
+}
+
+fn item_routes() -> [Route<Arc<Shelf>>; 2] {
+    let list = gives::<InputItems>("Lists what was said in a conversation as items").asks(&ITEM_PARAMETERS);
+    let add = gives::<InputItems>("Adds items to a conversation, and lists them")
+        .takes::<conversation_items::AddFields>();
+    let get = gives::<Map<String, Value>>("Shows an item of a conversation");
+    let delete = gives::<ShownConversation>("Takes back the last message of a conversation, by its item");
+    [
+        at(&["/v1/conversations/{id}/items"])
+            .get(conversation_items::list, list)
+            .post(conversation_items::add, add),
+        at(&["/v1/conversations/{id}/items/{item_id}"])
+            .get(conversation_items::get, get)
+            .delete(conversation_items::delete, delete),
     ]
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     input,
+    references::referred,
     tools::{self, CalledNames},
 };
 use crate::{
@@ -27,7 +28,11 @@ use crate::{
             parts::Part,
         },
     },
-    app::{keys::Caller, responses::ResponseTurn, state::App},
+    app::{
+        keys::Caller,
+        responses::{ReferredItems, ResponseTurn},
+        state::App,
+    },
     described::JsonSchema,
     http::{
         error::ApiError,
@@ -53,7 +58,8 @@ pub(in crate::api) struct TellFields {
     /// The one model that runs here answers for any name, unless the server is strict.
     #[serde(default)]
     pub(super) model: String,
-    /// A text, or items: messages, calls, their outputs, reasoning, a compaction item.
+    /// A text, or items: messages, calls, their outputs, reasoning, a compaction item, and references to items of stored
+    /// answers (`{"type": "item_reference", "id"}`).
     #[schemars(with = "Option<Value>")]
     pub(super) input: Option<Json>,
     /// The system prompt; not carried over by `previous_response_id`.
@@ -211,20 +217,35 @@ pub(in crate::api) struct Said {
 impl TellFields {
     /// Reads the conversation, after the messages of the previous responses.
     pub(in crate::api) fn said(&self, app: &App, tenant: &str, body: &Body) -> Result<Said> {
+        let responses = &app.server.responses;
         let earlier = match &self.previous_response_id {
             Some(id) => {
-                let said = app.server.responses.said_up_to(tenant, id);
+                let said = responses.said_up_to(tenant, id);
                 said.map_err(|error| ApiError::from(error).at("previous_response_id"))?
             }
             None => Vec::new(),
         };
-        self.said_after(earlier, &|item| app.seal.open(tenant, item), body)
+        let referred = match &self.input {
+            Some(Json(input)) => referred("input", input, responses, tenant)?,
+            None => ReferredItems::default(),
+        };
+        self.said_with(earlier, &referred, &|item| app.seal.open(tenant, item), body)
     }
 
-    /// Reads the conversation, after the given messages.
+    /// Reads the conversation, after the given messages. References to items of stored responses are refused.
     pub(in crate::api) fn said_after(
         &self,
+        messages: Vec<Value>,
+        open: compaction::Open<'_>,
+        body: &Body,
+    ) -> Result<Said> {
+        self.said_with(messages, &ReferredItems::default(), open, body)
+    }
+
+    fn said_with(
+        &self,
         mut messages: Vec<Value>,
+        referred: &ReferredItems,
         open: compaction::Open<'_>,
         body: &Body,
     ) -> Result<Said> {
@@ -232,7 +253,7 @@ impl TellFields {
         let new = self
             .input
             .as_ref()
-            .map_or(Ok(Vec::new()), |Json(input)| input::told("input", input, &mut notes))?;
+            .map_or(Ok(Vec::new()), |Json(input)| input::told("input", input, referred, &mut notes))?;
         if let Some(text) = &self.instructions {
             messages.insert(0, json!({"role": "system", "content": text}));
         }

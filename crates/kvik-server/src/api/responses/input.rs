@@ -11,13 +11,20 @@ use serde_json::{Map, Value, json};
 use super::tools::{custom_arguments, full_name};
 use crate::{
     api::{chat::arguments_text, request::place::Place},
+    app::responses::{ReferredItems, is_reference},
     http::error::ApiError,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Reads the messages from the items, or the text, in the field `path`; adds a note for each dropped item.
-pub(super) fn told(path: &str, input: &Value, notes: &mut Vec<String>) -> Result<Vec<Value>> {
+/// Reads the messages from the items, or the text, in the field `path`, with `referred` in the place of references; adds
+/// a note for each dropped item.
+pub(super) fn told(
+    path: &str,
+    input: &Value,
+    referred: &ReferredItems,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Value>> {
     let place = Place::new(path, input);
     if let Some(text) = input.as_str() {
         return Ok(vec![json!({"role": "user", "content": text})]);
@@ -30,10 +37,11 @@ pub(super) fn told(path: &str, input: &Value, notes: &mut Vec<String>) -> Result
         return Err(place.error(&format!("holds more than {MESSAGES_MAX} items")));
     }
     let mut told = Told::default();
-    let question = question_start(input.as_array().into_iter().flatten().map(role));
+    let all = input.as_array().into_iter().flatten();
+    let question = question_start(all.map(|item| role(referred.resolved(item))));
     for (index, item) in items.enumerate() {
         told.is_asked = index >= question;
-        told.item(&item)?;
+        told.item(&Place::new(item.path, referred.resolved(item.value)))?;
     }
     notes.append(&mut told.notes);
     Ok(told.messages)
@@ -75,6 +83,10 @@ struct Told {
 
 impl Told {
     fn item(&mut self, item: &Place<'_>) -> Result<()> {
+        if is_reference(item.value) {
+            let text = "names an item that only the server which stored it can read; send the item itself";
+            return Err(item.at("id", text));
+        }
         let kind = item.get("type").map(|kind| kind.text()).transpose()?.unwrap_or("message");
         match kind {
             "message" => self.message(item),
@@ -97,10 +109,6 @@ impl Told {
                 self.push(json!({"type": "compaction", "encrypted_content": content}));
                 Ok(())
             }
-            "item_reference" => Err(item.at(
-                "type",
-                "refers to an item by its id; send the item itself, or go on with `previous_response_id`",
-            )),
             // Items of server-side tools and unknown items are dropped: the messages contain their results.
             other => {
                 let path = &item.path;
@@ -263,6 +271,10 @@ fn unsealed(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn told(path: &str, input: &Value, notes: &mut Vec<String>) -> Result<Vec<Value>> {
+        super::told(path, input, &ReferredItems::default(), notes)
+    }
+
     #[test]
     fn what_the_assistant_did_in_a_row_is_one_message() {
         let items = json!([
@@ -357,7 +369,9 @@ mod tests {
         check(json!(["hi"]), "input[0]");
         check(json!([{"role": "user"}]), "input[0].content");
         check(json!([{"role": "tool", "content": "x"}]), "input[0].role");
-        check(json!([{"type": "item_reference", "id": "x"}]), "input[0].type");
+        check(json!([{"type": "item_reference", "id": "x"}]), "input[0].id");
+        check(json!([{"type": null, "id": "x"}]), "input[0].id");
+        check(json!([{"id": "x", "content": "hi"}]), "input[0].role");
         let image = json!([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]);
         check(image, "input[0].content[0].type");
         check(json!([{"type": "function_call", "call_id": "c", "name": "f"}]), "input[0].arguments");

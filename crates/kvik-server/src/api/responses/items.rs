@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::input;
+use super::{input, references::referred};
 use crate::{
+    app::responses::Responses,
     described::JsonSchema,
     http::{
         answer::{value, words},
@@ -65,15 +66,29 @@ impl ListedItems {
         let limit = self.limit.unwrap_or(20).clamp(1, LISTED_MAX);
         let has_more = items.len() > limit;
         items.truncate(limit);
-        let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-        let (first_id, last_id) = (id(items.first()), id(items.last()));
-        Ok(value(&InputItems { object: List, data: items, first_id, last_id, has_more }))
+        Ok(value(&InputItems { has_more, ..InputItems::all(items) }))
     }
 }
 
-/// Reads the messages from the items in the field `path`; drops items that are neither messages nor calls.
-pub(in crate::api) fn told(path: &str, items: &Value) -> Result<Vec<Value>> {
-    let messages = input::told(path, items, &mut Vec::new())?;
+impl InputItems {
+    /// Returns the list of all these items.
+    pub(in crate::api) fn all(data: Vec<Value>) -> InputItems {
+        let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
+        let (first_id, last_id) = (id(data.first()), id(data.last()));
+        InputItems { object: List, data, first_id, last_id, has_more: false }
+    }
+}
+
+/// Reads the messages from the items in the field `path`, of which some may be references to items of the tenant's stored
+/// responses; drops items that are neither messages nor calls.
+pub(in crate::api) fn told(
+    path: &str,
+    items: &Value,
+    responses: &Responses,
+    tenant: &str,
+) -> Result<Vec<Value>> {
+    let referred = referred(path, items, responses, tenant)?;
+    let messages = input::told(path, items, &referred, &mut Vec::new())?;
     if messages.iter().any(|message| message.get("role").is_none()) {
         let text = "holds a compaction item, and a conversation that the server keeps is kept as a whole";
         return Err(ApiError::field(path, format!("`{path}` {text}")));
@@ -81,10 +96,18 @@ pub(in crate::api) fn told(path: &str, items: &Value) -> Result<Vec<Value>> {
     Ok(messages)
 }
 
-/// Returns messages as items, whose ids consist of `label` and their position.
+/// Returns the messages of a conversation as items, whose ids consist of `label` and their position.
 pub(in crate::api) fn of_conversation(label: &str, messages: &[Value]) -> Vec<Value> {
+    of_messages(label, messages.iter().enumerate())
+}
+
+/// Returns some messages of a conversation, with their indexes, as items.
+pub(in crate::api) fn of_messages<'a>(
+    label: &str,
+    messages: impl IntoIterator<Item = (usize, &'a Value)>,
+) -> Vec<Value> {
     let mut items = Vec::new();
-    for (index, message) in messages.iter().enumerate() {
+    for (index, message) in messages {
         let id = |kind: &str, part: usize| format!("{kind}_{label}_{index}_{part}");
         of_message(message, &id, &mut items);
     }
@@ -138,7 +161,10 @@ fn text_of(content: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::app::prompt_log::PromptLog;
 
     #[test]
     fn what_was_said_comes_back_from_its_items() {
@@ -163,9 +189,13 @@ mod tests {
             "message",
         ];
         assert_eq!(kinds, expect);
-        assert_eq!(told("items", &Value::Array(items)), Ok(messages));
+        let responses = Responses::open(None, Arc::new(PromptLog::open(None)));
+        let told = |items: Value| told("items", &items, &responses, "a");
+        assert_eq!(told(Value::Array(items)), Ok(messages));
         let item = json!([{"type": "compaction", "encrypted_content": "x"}]);
-        assert_eq!(told("items", &item).unwrap_err().param(), Some("items"));
+        assert_eq!(told(item).unwrap_err().param(), Some("items"));
+        let unknown = told(json!([{"id": "msg_1"}])).unwrap_err();
+        assert_eq!((unknown.status().as_u16(), unknown.param()), (404, Some("items")));
     }
 
     #[test]

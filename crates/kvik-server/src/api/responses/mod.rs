@@ -10,6 +10,7 @@ mod input;
 mod item;
 pub(super) mod items;
 mod output;
+mod references;
 mod route;
 mod stored;
 mod tools;

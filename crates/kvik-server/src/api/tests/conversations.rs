@@ -202,6 +202,70 @@ async fn conversations_are_begun_listed_renamed_taken_back_and_deleted() {
     refused(&server, ("DELETE", &format!("{ALL}/b")), Value::Null, (404, "conversation_not_found")).await;
 }
 
+/// OpenAI's clients read the items that they added, as a list, and each by its id.
+#[tokio::test]
+async fn items_are_added_and_shown_and_the_last_ones_are_taken_back() {
+    let server = server();
+    done(&server, "acme", "POST", ALL, json!({"name": "trip", "messages": [said("user", "Look.")]})).await;
+    let path = format!("{ALL}/trip/items");
+    let of = |id: &Value| format!("{path}/{}", id.as_str().unwrap());
+    let more = json!([
+        said("assistant", "I look."),
+        {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "seen"},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "so"}]},
+        said("assistant", "Done."),
+    ]);
+    let added = done(&server, "acme", "POST", &path, json!({"items": more})).await;
+    let all = done(&server, "acme", "GET", &format!("{path}?order=asc"), Value::Null).await;
+    let all = all["data"].as_array().unwrap();
+    let ids: Vec<Value> = all.iter().map(|item| item["id"].clone()).collect();
+    let expect =
+        json!({"object": "list", "data": all[1..], "first_id": ids[1], "last_id": ids[5], "has_more": false});
+    assert_eq!(added, expect);
+    for item in all {
+        assert_eq!(&done(&server, "acme", "GET", &of(&item["id"]), Value::Null).await, item);
+    }
+    for method in ["GET", "DELETE"] {
+        let unknown = of(&json!("msg_x"));
+        let error = refused(&server, (method, &unknown), Value::Null, (404, "item_not_found")).await;
+        assert_eq!(error["message"], "Item with id 'msg_x' not found.");
+    }
+    // Each step: the item that is taken back, the number of messages then, and items that are not: those of earlier
+    // messages, and those beside which something else would be lost.
+    for (last, left, others) in [(5, 3, vec![0, 2, 3, 4]), (3, 2, vec![0, 1, 2])] {
+        for other in others {
+            let error = refused(&server, ("DELETE", &of(&ids[other])), Value::Null, (400, "")).await;
+            assert_eq!(error["param"], "item_id", "{error}");
+        }
+        let taken = done(&server, "acme", "DELETE", &of(&ids[last]), Value::Null).await;
+        assert_eq!((&taken["object"], &taken["messages"]), (&json!("conversation"), &json!(left)));
+    }
+    refused(&server, ("DELETE", &of(&ids[1])), Value::Null, (400, "")).await;
+    assert_eq!(messages(&server, "acme", "trip").await[1]["content"], "I look.");
+}
+
+/// System messages at the beginning of what is added replace those of the conversation, and the others are the last ones.
+#[tokio::test]
+async fn added_items_have_the_ids_under_which_they_are_listed() {
+    let server = server();
+    let begun =
+        json!({"name": "trip", "messages": [said("system", "a"), said("system", "b"), said("user", "1")]});
+    done(&server, "acme", "POST", ALL, begun).await;
+    let path = format!("{ALL}/trip/items");
+    for (items, indexes) in [
+        (json!([said("user", "2")]), vec![3]),
+        (json!([said("system", "c"), said("user", "3")]), vec![0, 3]),
+        (json!([]), vec![]),
+    ] {
+        let added = done(&server, "acme", "POST", &path, json!({"items": items})).await;
+        let all = done(&server, "acme", "GET", &format!("{path}?order=asc"), Value::Null).await;
+        let expect: Vec<Value> = indexes.iter().map(|&index: &usize| all["data"][index].clone()).collect();
+        assert_eq!(added["data"], json!(expect), "{all}");
+    }
+    assert_eq!(messages(&server, "acme", "trip").await[3], said("user", "3"));
+}
+
 #[tokio::test]
 async fn what_is_exported_is_taken_again_unchanged() {
     let server = server();
@@ -230,6 +294,8 @@ async fn what_another_tenant_has_does_not_exist() {
     let theirs = theirs["kvik"]["conversation"]["id"].as_str().unwrap().to_owned();
     for reference in [theirs.as_str(), "trip", "conv_000000000000000000000000"] {
         let path = format!("{ALL}/{reference}");
+        // The item of the last message, of their conversation.
+        let item = format!("{path}/items/msg_{}_1_0", reference.rsplit('_').next().unwrap());
         let nowhere = (404, "conversation_not_found");
         for (method, path, body) in [
             ("GET", path.clone(), Value::Null),
@@ -238,6 +304,10 @@ async fn what_another_tenant_has_does_not_exist() {
             ("GET", format!("{path}/export"), Value::Null),
             ("GET", format!("{path}/export?format=markdown"), Value::Null),
             ("DELETE", format!("{path}/messages?from=0"), Value::Null),
+            ("GET", format!("{path}/items"), Value::Null),
+            ("POST", format!("{path}/items"), json!({"items": [said("user", "?")]})),
+            ("GET", item.clone(), Value::Null),
+            ("DELETE", item, Value::Null),
             ("POST", ALL.to_owned(), json!({"from": reference})),
             ("GET", format!("{path}/memory"), Value::Null),
             ("POST", format!("{path}/memory"), json!({"summary": "Nothing."})),

@@ -57,9 +57,11 @@ pub(super) fn document(dialects: &[Dialect]) -> Value {
 
 fn operations(schemas: &mut Schemas, dialect: &Dialect, listed: &[Operation], path: &str) -> Value {
     let mut operations = Map::new();
-    if let Some(name) = parameter(path) {
-        let parameter = json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
-        operations.insert("parameters".to_owned(), json!([parameter]));
+    let parameter =
+        |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
+    let parameters: Vec<Value> = parameters(path).map(parameter).collect();
+    if !parameters.is_empty() {
+        operations.insert("parameters".to_owned(), Value::Array(parameters));
     }
     for operation in listed {
         operations.insert(operation.method.to_owned(), described(schemas, dialect, operation));
@@ -67,10 +69,10 @@ fn operations(schemas: &mut Schemas, dialect: &Dialect, listed: &[Operation], pa
     Value::Object(operations)
 }
 
-/// Returns the name of a path's variable segment.
-fn parameter(path: &str) -> Option<&str> {
-    let (_, rest) = path.split_once('{')?;
-    rest.split_once('}').map(|(name, _)| name.trim_start_matches('*'))
+/// Returns the names of a path's variable segments.
+fn parameters(path: &str) -> impl Iterator<Item = &str> {
+    let names = path.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
+    names.map(|(name, _)| name.trim_start_matches('*'))
 }
 
 fn described(schemas: &mut Schemas, dialect: &Dialect, operation: &Operation) -> Value {

@@ -93,7 +93,11 @@ fn vectors() -> Vec<Ask> {
         ("POST /v1/rerank", "", json!({"query": "a", "documents": ["b"], "return_documents": true})),
         ("POST /rerank", "", json!({"query": "a", "documents": ["b", "c"]})),
         ("POST /v1/reranking", "", json!({"query": "a", "documents": ["b"]})),
-        ("POST /reranking", "", json!({"query": "a", "documents": ["b"]})),
+        (
+            "POST /reranking",
+            "",
+            json!({"query": "a", "texts": ["b", "c"], "return_text": true, "raw_scores": true}),
+        ),
     ]
 }
 
@@ -196,6 +200,7 @@ async fn every_operation_answers_as_it_is_described() {
         }
     }
     responses(&server, &mut left).await;
+    items(&server, &mut left).await;
     unpins_one(&server, &mut left).await;
     assert!(left.is_empty(), "of {asked} operations these did not answer: {left:#?}");
 }
@@ -214,6 +219,19 @@ async fn responses(server: &Server, left: &mut BTreeSet<String>) {
     }
 }
 
+/// Covers the routes of an item of a conversation, whose id is not known beforehand.
+async fn items(server: &Server, left: &mut BTreeSet<String>) {
+    let begun = json!({"items": [{"role": "user", "content": "Say hello to Ann."}]});
+    let id = server.done("", "POST", "/v1/conversations", begun).await["id"].as_str().unwrap().to_owned();
+    let items = format!("/v1/conversations/{id}/items");
+    let listed = server.done("", "GET", &items, Value::Null).await;
+    let item = listed["data"][0]["id"].as_str().unwrap();
+    for method in ["GET", "DELETE"] {
+        server.done("", method, &format!("{items}/{item}"), Value::Null).await;
+        left.remove(&format!("{} /v1/conversations/{{id}}/items/{{item_id}}", method.to_lowercase()));
+    }
+}
+
 /// Covers the removal of a single pin, which is identified by its number.
 async fn unpins_one(server: &Server, left: &mut BTreeSet<String>) {
     let prompt = json!({"prompt": "Once upon a time there was a bird that could not fly at all."});
@@ -225,7 +243,7 @@ async fn unpins_one(server: &Server, left: &mut BTreeSet<String>) {
 }
 
 /// Places in answers where any value is valid, with its source.
-const OPEN: [(&str, &str); 12] = [
+const OPEN: [(&str, &str); 13] = [
     ("/components/schemas/ContentBlock/anyOf/3/properties/input", "the model: arguments of a call"),
     ("/components/schemas/LlamaChosen", "the request: paths in an answer, which are looked up there"),
     ("/components/schemas/OllamaCall/properties/function/properties/arguments", "likewise"),
@@ -240,6 +258,10 @@ const OPEN: [(&str, &str); 12] = [
     ("/components/schemas/Response/properties/tool_choice", "likewise"),
     ("/components/schemas/Response/properties/tools/items", "likewise"),
     ("/components/schemas/InputItems/properties/data/items", "likewise: items as the request brought them"),
+    (
+        "/paths/~1v1~1conversations~1{id}~1items~1{item_id}/get/responses/200/content/application~1json/schema",
+        "likewise",
+    ),
     ("/paths/~1openapi.json/get/responses/200/content/application~1json/schema", "this document: OpenAPI's"),
 ];
 

@@ -206,4 +206,16 @@ async fn clients_that_do_not_read_hold_no_more_than_the_memory_for_answers() {
         let read = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
         assert!(read.len() > LONG, "{path}");
     }
+    // Added items are sent back: where there is no memory for that, nothing is added.
+    let (mut unread, items) = (Vec::new(), json!({"items": said(&"x".repeat(LONG))}).to_string());
+    for _ in 0..5 {
+        let response = server.send("POST", "/v1/conversations/long/items", items.clone()).await;
+        match response.status().as_u16() {
+            200 => unread.push(response),
+            status => assert_eq!(status, 429),
+        }
+    }
+    assert!((1..5).contains(&unread.len()), "{} answers", unread.len());
+    let (_, listed) = server.get("/v1/conversations").await;
+    assert_eq!(listed["data"][0]["messages"], 1 + unread.len());
 }

@@ -172,6 +172,30 @@ async fn a_chain_of_stored_answers_says_no_more_than_a_body_may() {
     done(&server, "POST", RESPONSES, next(1)).await;
 }
 
+/// Whoever knows or guesses the id of an item reads nothing of it, by any route that reads items.
+#[tokio::test]
+async fn an_item_of_a_stored_response_is_its_tenants_alone() {
+    let server = server();
+    let first = done(&server, "POST", RESPONSES, json!({"input": "Secret."})).await;
+    let reference = json!({"type": "item_reference", "id": first["output"][0]["id"]});
+    let items = json!([reference, {"role": "user", "content": "What was it?"}]);
+    done(&server, "POST", RESPONSES, json!({"input": items})).await;
+    done(&server, "POST", ALL, json!({"name": "mine", "items": items})).await;
+    let kept = done(&server, "GET", &format!("{ALL}/mine"), Value::Null).await;
+    assert_eq!(kept["messages"][0], json!({"role": "assistant", "content": "Hi!"}));
+    assert_eq!(send(&server, "beta", "POST", ALL, json!({"name": "theirs"})).await.0, 200);
+    for (path, body) in [
+        (RESPONSES, json!({"input": items})),
+        ("/v1/responses/input_tokens", json!({"input": items})),
+        ("/v1/responses/compact", json!({"input": items})),
+        (ALL, json!({"items": items})),
+        ("/v1/conversations/theirs/items", json!({"items": items})),
+    ] {
+        let (status, answer) = send(&server, "beta", "POST", path, body).await;
+        assert_eq!((status.as_u16(), code(&answer)), (404, "item_not_found"), "{path}: {answer}");
+    }
+}
+
 /// A summary is placed in the system message, which begins the prompt. A conversation that names a compressed
 /// prefix is therefore not summarised, and is not refused when a summary would be used.
 #[tokio::test(flavor = "multi_thread")]

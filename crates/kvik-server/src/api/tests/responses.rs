@@ -165,6 +165,86 @@ async fn an_answer_is_gone_on_from_by_its_id() {
     assert_eq!((status.as_u16(), &error["error"]["param"]), (404, &json!("previous_response_id")));
 }
 
+fn reference(id: &Value) -> Value {
+    json!({"type": "item_reference", "id": id})
+}
+
+/// Vercel's AI SDK sends the ids of items instead of the items that an answer had.
+#[tokio::test]
+async fn an_item_is_read_by_its_id_as_if_it_were_sent() {
+    let text = "<think>\nLet me see.\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": 1}}\n</tool_call>";
+    let server = Server::saying(text);
+    let tool = json!({"type": "function", "name": "look", "parameters": {"type": "object"}});
+    let asking = |input: Value| with(ask(input), json!({"tools": [tool]}));
+    let first = answer(&server, asking(json!("Look."))).await;
+    let items = first["output"].as_array().unwrap();
+    let kinds: Vec<&str> = items.iter().filter_map(|item| item["type"].as_str()).collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call"]);
+    let history = |items: &[Value]| {
+        let result = json!({"type": "function_call_output", "call_id": first["output"][2]["call_id"], "output": "seen"});
+        let mut input = vec![json!({"role": "user", "content": "Look."})];
+        input.extend_from_slice(items);
+        input.extend([result, json!({"role": "user", "content": "And?"})]);
+        asking(Value::Array(input))
+    };
+    answer(&server, history(items)).await;
+    let read = server.asked().prompt;
+    let referring = [
+        reference(&items[0]["id"]),
+        json!({"type": null, "id": items[1]["id"]}),
+        json!({"id": items[2]["id"]}),
+    ];
+    answer(&server, history(&referring)).await;
+    assert_eq!(server.asked().prompt, read);
+    answer(&server, history(&[referring[0].clone(), items[2].clone()])).await;
+    assert_ne!(server.asked().prompt, read, "only what is referred to is read");
+    let (status, counted) = server.post("/v1/responses/input_tokens", history(&referring)).await;
+    assert_eq!((status.as_u16(), &counted["input_tokens"]), (200, &json!(read.len())), "{counted}");
+}
+
+#[tokio::test]
+async fn a_conversation_of_references_is_compacted() {
+    let server = Server::saying("They spoke of the sea.");
+    let mut said = Vec::new();
+    for text in ["Tell me of the sea.", "And deep?"] {
+        let answered = answer(&server, ask(text)).await;
+        said.extend([json!({"role": "user", "content": text}), reference(&answered["output"][0]["id"])]);
+    }
+    let (status, compacted) = server.post("/v1/responses/compact", ask(said)).await;
+    assert_eq!(
+        (status.as_u16(), &compacted["output"][0]["type"]),
+        (200, &json!("compaction")),
+        "{compacted}"
+    );
+}
+
+#[tokio::test]
+async fn an_item_that_is_not_stored_is_unknown() {
+    let server = Server::saying("Hi.");
+    let referring = |id: &Value| ask(json!([reference(id), {"role": "user", "content": "And?"}]));
+    let unknown = async |id: &Value| {
+        for path in ["/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"] {
+            let (status, error) = server.post(path, referring(id)).await;
+            assert_eq!(status, 404, "{path}: {error}");
+            let message = format!("Item with id '{}' not found.", id.as_str().unwrap());
+            let expect = json!({"message": message, "type": "invalid_request_error", "param": "input", "code": "item_not_found"});
+            assert_eq!(error["error"], expect, "{path}");
+        }
+    };
+    for more in [json!({"store": false}), json!({"kvik": {"cache": "private"}})] {
+        let answered = answer(&server, with(ask("One?"), more)).await;
+        unknown(&answered["output"][0]["id"]).await;
+    }
+    let stored = answer(&server, ask("One?")).await;
+    let id = &stored["output"][0]["id"];
+    answer(&server, referring(id)).await;
+    let (status, error) = server.post("/v1/responses", ask(json!([reference(id), reference(id)]))).await;
+    assert_eq!((status.as_u16(), &error["error"]["param"]), (400, &json!("input")), "{error}");
+    let path = format!("/v1/responses/{}", stored["id"].as_str().unwrap());
+    assert_eq!(server.send("DELETE", &path, "").await.status(), 200);
+    unknown(id).await;
+}
+
 #[tokio::test]
 async fn what_is_not_to_be_stored_is_not() {
     let server = Server::saying("Hi.");
@@ -223,6 +303,8 @@ async fn bad_input_is_refused_by_its_name() {
     check(ask(json!([])), "input").await;
     check(ask(7), "input").await;
     check(ask(json!([{"type": "magic"}])), "input").await;
+    check(ask(json!([{"type": "item_reference"}])), "input[0].id").await;
+    check(ask(json!([{"id": 7}])), "input[0].id").await;
     check(with(ask("x"), json!({"background": true})), "background").await;
     check(with(ask("x"), json!({"tools": [{"name": "f"}]})), "tools[0].type").await;
     check(with(ask("x"), json!({"tool_choice": {"type": "web_search"}})), "tool_choice.type").await;

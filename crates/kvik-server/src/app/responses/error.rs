@@ -13,6 +13,9 @@ pub(crate) enum ResponseError {
         "there is no response `{0}`: it was never stored, was deleted, or is among the oldest, which are forgotten"
     )]
     NotFound(String),
+    /// The tenant has no item of that id. OpenAI's words, by which clients know the case.
+    #[error("Item with id '{0}' not found.")]
+    NoItem(String),
     /// The response is larger than the limit for all responses of a tenant.
     #[error("the response takes {bytes} bytes, and {max} are kept of a tenant; send `store: false`")]
     TooLarge { bytes: u64, max: u64 },
@@ -27,6 +30,7 @@ impl From<ResponseError> for ApiError {
             ResponseError::NotFound(_) => {
                 ApiError::new(StatusCode::NOT_FOUND, Some("response_not_found"), message)
             }
+            ResponseError::NoItem(_) => ApiError::new(StatusCode::NOT_FOUND, Some("item_not_found"), message),
             ResponseError::TooLarge { .. } => ApiError::field("store", message),
             ResponseError::Records(error) => error.into(),
         }

@@ -1,9 +1,11 @@
 //! Stored responses, from which clients may continue by id: the messages up to each, and the response as it was sent.
 //!
 //! Each record holds only its new messages and the id of the previous response, so a conversation of a thousand turns
-//! is stored once. The least recently used are deleted first; using a response also renews its ancestors.
+//! is stored once. The least recently used are deleted first; using a response also renews its ancestors. Items of a
+//! response are found by their ids as long as it is stored, and using one is a use of its response.
 
 mod error;
+mod items;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -13,7 +15,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub(crate) use self::{error::ResponseError, store::Responses};
+pub(crate) use self::{
+    error::ResponseError,
+    items::{ReferredItems, is_reference},
+    store::Responses,
+};
 
 /// The record of a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,9 +1,13 @@
 //! The store of all responses.
 //!
 //! ```text
-//! head \0 tenant \0 id      its size, its order of use and the previous response
+//! head \0 tenant \0 id      its size, its order of use, the previous response and the ids of its items
 //! body \0 tenant \0 id      the record
+//! items \0 tenant \0 id     the items of its answer
 //! ```
+//!
+//! A conversation of references names the items of each of its answers. They have small records of their own, because
+//! bodies hold whole inputs: reading those for a few items each would take time in the square of the turns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ResponseError, StoredResponse};
+use super::{
+    ResponseError, StoredResponse,
+    items::{ItemIds, ItemSource, ReferredItems, is_reference, output_of},
+};
 use crate::app::prompt_log::PromptLog;
 use kvik_memory::deletions::Owner;
 use kvik_memory::records::{Records, RecordsError, Table};
@@ -32,6 +39,7 @@ type Key = (String, String);
 enum Record {
     Head(Head),
     Body(StoredResponse),
+    Items(Vec<Value>),
 }
 
 /// The facts about a response that are held in memory.
@@ -41,6 +49,9 @@ struct Head {
     bytes: u64,
     /// Larger than that of all responses used earlier.
     order: u64,
+    /// By which its items are found.
+    #[serde(default)]
+    items: ItemIds,
 }
 
 /// All stored responses.
@@ -104,27 +115,73 @@ impl Responses {
         Ok(chain)
     }
 
+    /// Reads the items of a tenant's responses that have these ids, which counts as a use of the responses.
+    ///
+    /// # Errors
+    /// If no stored response has one of them.
+    pub(crate) fn items(&self, tenant: &str, ids: &[&str]) -> Result<ReferredItems> {
+        let mut found: BTreeMap<String, Value> = BTreeMap::new();
+        for (record, wanted) in self.holders(tenant, ids)? {
+            found.extend(self.items_in(&record)?.into_iter().filter_map(|item| {
+                let id = item["id"].as_str()?.to_owned();
+                wanted.contains(id.as_str()).then_some((id, item))
+            }));
+        }
+        // A response may have been deleted since its head was read.
+        match ids.iter().find(|id| !found.contains_key(**id)) {
+            Some(id) => Err(no_item(id)),
+            None => Ok(ReferredItems::of(found)),
+        }
+    }
+
+    /// Names of the records that have the items, with the ids of those in each. Their responses are marked as used now.
+    fn holders<'a>(&self, tenant: &str, ids: &[&'a str]) -> Result<BTreeMap<String, BTreeSet<&'a str>>> {
+        let wanted: BTreeSet<&str> = ids.iter().copied().collect();
+        let mut heads = self.lock();
+        let holders = holders(own(&heads, tenant), &wanted);
+        let mut order = next_order(&heads);
+        let mut records: BTreeMap<String, BTreeSet<&'a str>> = BTreeMap::new();
+        for &id in ids {
+            let (source, response) = holders.get(id).ok_or_else(|| no_item(id))?;
+            let key = (tenant.to_owned(), response.clone());
+            if let Some(head) = heads.get_mut(&key) {
+                head.order = order;
+                order += 1;
+            }
+            let [_, body, items] = names(&key);
+            let record = if *source == ItemSource::Output { items } else { body };
+            records.entry(record).or_default().insert(id);
+        }
+        Ok(records)
+    }
+
+    /// The items in a record: of an answer, or of an input.
+    fn items_in(&self, record: &str) -> Result<Vec<Value>> {
+        Ok(match self.record(record)? {
+            Some(Record::Items(items)) => items,
+            Some(Record::Body(stored)) => {
+                stored.input.into_iter().filter(|item| !is_reference(item)).collect()
+            }
+            Some(Record::Head(_)) | None => Vec::new(),
+        })
+    }
+
     /// Stores a response, and deletes the oldest of its tenant beyond the limits.
     pub(super) fn keep(&self, tenant: &str, id: &str, stored: &StoredResponse) -> Result<()> {
-        let bytes = serde_json::to_vec(stored).map_or(0, |text| text.len() as u64);
+        let bytes = bytes_of(stored) + bytes_of(output_of(&stored.response));
         if bytes > BYTES_MAX {
             return Err(ResponseError::TooLarge { bytes, max: BYTES_MAX });
         }
         let key = (tenant.to_owned(), id.to_owned());
         let (head, forgotten) = {
             let heads = self.lock();
-            let head = Head { previous: stored.previous.clone(), bytes, order: next_order(&heads) };
+            let (previous, order) = (stored.previous.clone(), next_order(&heads));
+            let head = Head { previous, bytes, order, items: ItemIds::of(stored) };
             (head, oldest(&heads, (tenant, bytes), stored.previous.as_deref()))
         };
-        let record = |name: &str| match name.starts_with("head") {
-            true => Record::Head(head.clone()),
-            false => Record::Body(stored.clone()),
-        };
-        let new = names(&key);
+        let (new, mut records) = (names(&key), records(&key, &head, stored));
         let gone: Vec<String> = forgotten.iter().flat_map(names).collect();
-        self.table.change(new.iter().chain(&gone).map(String::as_str), |name, _| {
-            new.iter().any(|new| new == name).then(|| record(name))
-        })?;
+        self.table.change(new.iter().chain(&gone).map(String::as_str), |name, _| records.remove(name))?;
         let mut heads = self.lock();
         forgotten.iter().for_each(|key| drop(heads.remove(key)));
         heads.insert(key, head);
@@ -149,15 +206,17 @@ impl Responses {
     }
 
     fn body(&self, key: &Key) -> Result<StoredResponse> {
-        let [_, body] = names(key);
-        let found = self.table.between(&body, &format!("{body}\0"))?;
-        found
-            .into_iter()
-            .find_map(|(_, record)| match record {
-                Record::Body(stored) => Some(stored),
-                Record::Head(_) => None,
-            })
-            .ok_or_else(|| not_found(&key.1))
+        let [_, body, _] = names(key);
+        match self.record(&body)? {
+            Some(Record::Body(stored)) => Ok(stored),
+            _ => Err(not_found(&key.1)),
+        }
+    }
+
+    /// The record of this name.
+    fn record(&self, name: &str) -> Result<Option<Record>> {
+        let found = self.table.between(name, &format!("{name}\0"))?;
+        Ok(found.into_iter().next().map(|(_, record)| record))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Head>> {
@@ -166,10 +225,33 @@ impl Responses {
     }
 }
 
+/// The ids and heads of a tenant's responses.
+fn own<'a>(heads: &'a BTreeMap<Key, Head>, tenant: &'a str) -> impl Iterator<Item = (&'a str, &'a Head)> {
+    let own = heads.range((tenant.to_owned(), String::new())..).take_while(move |((of, _), _)| of == tenant);
+    own.map(|((_, id), head)| (id.as_str(), head))
+}
+
+/// Which response has each of the `wanted` items, and where. Of several it is one that answered with the item, and of
+/// these the one used last.
+fn holders<'a>(
+    own: impl Iterator<Item = (&'a str, &'a Head)>,
+    wanted: &BTreeSet<&str>,
+) -> BTreeMap<String, (ItemSource, String)> {
+    let mut best: BTreeMap<&str, (ItemSource, u64, &str)> = BTreeMap::new();
+    for (response, head) in own {
+        for (item, source) in head.items.all().filter(|(item, _)| wanted.contains(*item)) {
+            let candidate = (source, head.order, response);
+            let holder = best.entry(item).or_insert(candidate);
+            *holder = candidate.max(*holder);
+        }
+    }
+    let found = best.into_iter();
+    found.map(|(item, (source, _, response))| (item.to_owned(), (source, response.to_owned()))).collect()
+}
+
 /// The responses of a tenant to delete to make room for one of `bytes` that continues `previous`.
 fn oldest(heads: &BTreeMap<Key, Head>, (tenant, bytes): (&str, u64), previous: Option<&str>) -> Vec<Key> {
-    let own = heads.range((tenant.to_owned(), String::new())..).take_while(|((of, _), _)| of == tenant);
-    let own: BTreeMap<&str, &Head> = own.map(|((_, id), head)| (id.as_str(), head)).collect();
+    let own: BTreeMap<&str, &Head> = own(heads, tenant).collect();
     let ranked = ranked(&own, previous);
     let mut all = bytes;
     let kept = ranked.iter().take(RESPONSES_MAX - 1).take_while(|id| {
@@ -205,13 +287,31 @@ fn next_order(heads: &BTreeMap<Key, Head>) -> u64 {
     heads.values().map(|head| head.order).max().map_or(0, |order| order + 1)
 }
 
+/// The records of a response, by their names; an answer without items has no record of them.
+fn records(key: &Key, head: &Head, stored: &StoredResponse) -> BTreeMap<String, Record> {
+    let [of_head, of_body, of_items] = names(key);
+    let output = output_of(&stored.response);
+    let items = (!output.is_empty()).then(|| (of_items, Record::Items(output.to_vec())));
+    let rest = [(of_head, Record::Head(head.clone())), (of_body, Record::Body(stored.clone()))];
+    rest.into_iter().chain(items).collect()
+}
+
+/// Bytes of a value as it is written.
+fn bytes_of(value: &(impl Serialize + ?Sized)) -> u64 {
+    serde_json::to_vec(value).map_or(0, |text| text.len() as u64)
+}
+
 /// Names of the records of a response.
-fn names((tenant, id): &Key) -> [String; 2] {
-    ["head", "body"].map(|kind| format!("{kind}\0{tenant}\0{id}"))
+fn names((tenant, id): &Key) -> [String; 3] {
+    ["head", "body", "items"].map(|kind| format!("{kind}\0{tenant}\0{id}"))
 }
 
 fn not_found(id: &str) -> ResponseError {
     ResponseError::NotFound(id.to_owned())
+}
+
+fn no_item(id: &str) -> ResponseError {
+    ResponseError::NoItem(id.to_owned())
 }
 
 fn heads(table: &Table<Record>) -> std::result::Result<BTreeMap<Key, Head>, RecordsError> {
@@ -219,7 +319,7 @@ fn heads(table: &Table<Record>) -> std::result::Result<BTreeMap<Key, Head>, Reco
         let (tenant, id) = name.strip_prefix("head\0")?.split_once('\0')?;
         match record {
             Record::Head(head) => Some(((tenant.to_owned(), id.to_owned()), head)),
-            Record::Body(_) => None,
+            Record::Body(_) | Record::Items(_) => None,
         }
     });
     Ok(heads.collect())

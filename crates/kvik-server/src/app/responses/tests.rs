@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::store::RESPONSES_MAX;
 use super::*;
+use super::{items::IDS_MAX, store::RESPONSES_MAX};
 use crate::app::prompt_log::PromptLog;
 use kvik_memory::records::Records;
 
@@ -13,6 +13,18 @@ fn stored(text: &str, previous: Option<&str>) -> StoredResponse {
         said: vec![json!({"role": "user", "content": text}), json!({"role": "assistant", "content": text})],
         previous: previous.map(str::to_owned),
     }
+}
+
+/// A response that answered with items of these ids, to an input of these items.
+fn with_items(output: &[&str], input: Vec<Value>) -> StoredResponse {
+    let output: Vec<Value> = output.iter().map(|id| json!({"type": "message", "id": id})).collect();
+    StoredResponse { response: json!({"output": output}), input, ..stored("x", None) }
+}
+
+/// The item of this id, if a request of the tenant may refer to it.
+fn found(store: &Responses, tenant: &str, id: &str) -> Option<Value> {
+    let reference = json!({"type": "item_reference", "id": id});
+    store.items(tenant, &[id]).ok().map(|items| items.resolved(&reference).clone())
 }
 
 proptest! {
@@ -61,12 +73,62 @@ fn the_oldest_are_forgotten_and_what_is_used_is_not() {
     let store = Responses::open(None, Arc::new(PromptLog::open(None)));
     store.keep("a", "root", &stored("root", None)).unwrap();
     store.keep("b", "other", &stored("other", None)).unwrap();
+    store.keep("a", "referred", &with_items(&["msg_referred"], Vec::new())).unwrap();
     for at in 0..RESPONSES_MAX + 5 {
         store.said_up_to("a", "root").unwrap();
-        store.keep("a", &format!("r{at}"), &stored("x", None)).unwrap();
+        assert!(found(&store, "a", "msg_referred").is_some());
+        let response = match at {
+            5..8 => with_items(
+                &[format!("msg_{at}").as_str()],
+                vec![json!({"id": format!("in_{at}"), "role": "user"})],
+            ),
+            _ => stored("x", None),
+        };
+        store.keep("a", &format!("r{at}"), &response).unwrap();
     }
     assert!(store.get("a", "root").is_ok() && store.get("b", "other").is_ok());
-    assert!(store.get("a", "r5").is_err() && store.get("a", "r6").is_ok());
+    assert!(store.get("a", "r6").is_err() && store.get("a", "r7").is_ok());
+    for (id, is_found) in
+        [("msg_referred", true), ("msg_6", false), ("in_6", false), ("msg_7", true), ("in_7", true)]
+    {
+        assert_eq!(found(&store, "a", id).is_some(), is_found, "{id}");
+    }
+}
+
+#[test]
+fn an_item_is_found_as_long_as_its_response_is_stored() {
+    let records = Records::in_memory();
+    let open = || Responses::open(Some(&records), Arc::new(PromptLog::open(None)));
+    let given = |id: &str, text: &str| json!({"id": id, "role": "user", "content": text});
+    let input = vec![given("msg_in", "x"), given("rs_out", "y"), json!({"id": "msg_out"})];
+    let store = open();
+    store.keep("a", "one", &with_items(&["rs_out", "msg_out"], Vec::new())).unwrap();
+    store.keep("a", "two", &with_items(&[], input)).unwrap();
+    drop(store);
+    let store = open();
+    let expect = |id: &str| Some(json!({"type": "message", "id": id}));
+    assert_eq!(found(&store, "a", "msg_out"), expect("msg_out"));
+    assert_eq!(found(&store, "a", "rs_out"), expect("rs_out"), "as it was answered, not as it was sent back");
+    assert_eq!(found(&store, "a", "msg_in"), Some(given("msg_in", "x")));
+    assert_eq!(found(&store, "b", "msg_out"), None, "another tenant's does not exist");
+    store.delete("a", "one").unwrap();
+    assert_eq!(found(&store, "a", "rs_out"), Some(given("rs_out", "y")));
+    let missing = store.items("a", &["msg_in", "msg_out"]).unwrap_err().to_string();
+    assert_eq!(missing, "Item with id 'msg_out' not found.", "a reference to it is not the item");
+    let left = records.table::<Value>("responses").all_from("").unwrap().records;
+    assert!(left.iter().all(|(name, _)| name.ends_with("two")), "{left:?}");
+}
+
+#[test]
+fn the_ids_that_are_found_have_a_limit() {
+    let store = Responses::open(None, Arc::new(PromptLog::open(None)));
+    let (items, long) = (2 * IDS_MAX, "x".repeat(65));
+    let input = (0..items).map(|at| json!({"id": format!("in_{at}"), "role": "user"})).collect();
+    store.keep("a", "one", &with_items(&["msg_out", long.as_str()], input)).unwrap();
+    let is_found = |id: &str| found(&store, "a", id).is_some();
+    assert!(is_found("msg_out") && !is_found(&long));
+    let first = items - (IDS_MAX - 1);
+    assert!(is_found(&format!("in_{first}")) && !is_found(&format!("in_{}", first - 1)));
 }
 
 #[test]
