@@ -48,6 +48,8 @@ class Server:
         # No model of this machine's user is the default one.
         models = str(pathlib.Path(self.state.name) / "models")
         clean |= {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": self.state.name, "KVIK_MODELS_DIR": models}
+        # Nor is a token of that user sent to a hub of the tests.
+        clean |= {"HF_HOME": self.state.name}
         # How much is computed behind an answer depends on how soon the next request comes.
         clean |= {"KVIK_AHEAD": "off"}
         # Tests kill servers, and then look for what was computed a moment ago; those of the other policies say so.

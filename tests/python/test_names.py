@@ -63,6 +63,13 @@ def test_a_name_is_what_the_command_knows_by_it(asked):
     assert isinstance(raised.value, kvik.ModelNotFoundError) and raised.value.filename == "hare"
 
 
+@pytest.mark.parametrize("page", ["huggingface.co/o/r", "https://huggingface.co/o/r/resolve/main/m.gguf?download=true"])
+def test_a_page_of_the_hub_is_looked_up(asked, page):
+    with pytest.raises(kvik.ModelNotFoundError, match="none of this name"):
+        _names.path_of(page)
+    assert asked() == [f"show --path {page}"]
+
+
 def test_a_model_of_the_hub_is_pulled_once(asked):
     assert _names.path_of("hf:o/r") == sys.executable
     assert asked() == ["show --path hf:o/r", "pull hf:o/r", "show --path hf:o/r"]

@@ -13,8 +13,11 @@ import sysconfig
 
 from ._errors import ModelNotFoundError
 
-_NAME = re.compile(r"(https://)?[A-Za-z0-9_@+][A-Za-z0-9._@+/:-]*")
-_OF_HUB = ("hf:", "hf.co/", "https://hf.co/", "https://huggingface.co/")
+_NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+/:-]*")
+_OF_HUB = (
+    "hf:", "hf.co/", "huggingface.co/",
+    "https://hf.co/", "https://huggingface.co/", "http://hf.co/", "http://huggingface.co/",
+)
 
 
 def path_of(source: str | os.PathLike[str]) -> str:
@@ -28,8 +31,9 @@ def path_of(source: str | os.PathLike[str]) -> str:
 
 
 def _may_be_a_name(text: str) -> bool:
-    is_of_hub = text.startswith(_OF_HUB)
-    return _NAME.fullmatch(text) is not None and (is_of_hub or not text.endswith((".gguf", ".safetensors", "/")))
+    if text.startswith(_OF_HUB):
+        return re.fullmatch(r"\S+", text) is not None
+    return _NAME.fullmatch(text) is not None and not text.endswith((".gguf", ".safetensors", "/"))
 
 
 def _named(name: str) -> str:

@@ -82,6 +82,12 @@ fn has_family(shelf: &Shelf, text: &str) -> bool {
     shelf.list().is_ok_and(|listing| listing.manifests.iter().any(is_of_family))
 }
 
+/// Whether a text may be a repository of the hub to which `hf:` is missing, and no path of a file.
+fn is_repository(text: &str) -> bool {
+    let is_path = !text.contains(':') && [".gguf", ".safetensors"].iter().any(|end| text.ends_with(end));
+    text.parse::<HubSpec>().is_ok() && !is_path
+}
+
 /// The error for a text that names nothing, with the names that it resembles.
 fn unknown(shelf: &Shelf, text: &str, kind: Kind) -> anyhow::Error {
     let takes = match kind {
@@ -98,6 +104,7 @@ fn unknown(shelf: &Shelf, text: &str, kind: Kind) -> anyhow::Error {
         Kind::Adapter => Vec::new(),
     };
     let on_hub = match short.first() {
+        _ if is_repository(text) => format!("; the model of the Hugging Face hub is written hf:{text}"),
         Some(name) => format!("; the hub has `{}`: kvik pull {name}", short.join("`, `")),
         None => String::new(),
     };
@@ -157,6 +164,15 @@ mod tests {
         check("mime", Kind::Model, &["did you mean `mine`?"]);
         check("qwen3:0.7b", Kind::Model, &["the hub has `", "kvik pull qwen3:"]);
         check("qwen3:0.6b", Kind::Adapter, &["no adapter at qwen3:0.6b", "--lora takes"]);
+        for repository in ["Owner/Repo-GGUF", "Owner/Repo-GGUF:Q4_K_M", "Owner/Repo:m.gguf@main"] {
+            let hint = format!("Hugging Face hub is written hf:{repository};");
+            check(repository, Kind::Model, &[hint.as_str()]);
+            check(repository, Kind::Adapter, &[hint.as_str()]);
+        }
+        for path in ["models/tiny.gguf", "../Owner/Repo", "a/b/c"] {
+            let error = find(&shelf, path, Kind::Model).unwrap_err().to_string();
+            assert!(!error.contains("hub is written hf:"), "{error}");
+        }
     }
 
     #[test]

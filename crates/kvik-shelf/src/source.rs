@@ -57,16 +57,64 @@ impl FromStr for ModelSource {
     type Err = ShelfError;
 
     fn from_str(text: &str) -> Result<ModelSource, ShelfError> {
-        let of_hub = ["hf:", "hf.co/", "https://hf.co/", "https://huggingface.co/"];
-        match of_hub.iter().find_map(|prefix| text.strip_prefix(prefix)) {
-            Some(spec) => {
-                let bad = |_| ShelfError::BadSource { text: text.to_owned() };
-                spec.parse().map(ModelSource::Hub).map_err(bad)
-            }
-            None if text.is_empty() => Err(ShelfError::BadSource { text: text.to_owned() }),
-            None => Ok(ModelSource::Path(text.into())),
-        }
+        let bad = || ShelfError::BadSource { text: text.to_owned() };
+        let page = ON_HUB.iter().find_map(|prefix| text.strip_prefix(prefix));
+        let spec = match (text.strip_prefix("hf:"), page) {
+            (Some(spec), _) => spec.to_owned(),
+            (None, Some(page)) => of_page(page).ok_or_else(bad)?,
+            (None, None) if text.is_empty() => return Err(bad()),
+            (None, None) => return Ok(ModelSource::Path(text.into())),
+        };
+        spec.parse().map(ModelSource::Hub).map_err(|_| bad())
     }
+}
+
+/// Beginnings of the hub's pages, as browsers and Ollama's users write them.
+const ON_HUB: [&str; 6] = [
+    "hf.co/",
+    "huggingface.co/",
+    "https://hf.co/",
+    "https://huggingface.co/",
+    "http://hf.co/",
+    "http://huggingface.co/",
+];
+/// The branch that a repository has from its beginning, which needs no name.
+const MAIN: &str = "main";
+
+/// The spec of a page of the hub, by its path without the leading slash: of a repository, which a file or a quantisation
+/// and a revision may follow as in a spec, or of its tree, or of a file.
+fn of_page(path: &str) -> Option<String> {
+    let path = path.split(['?', '#']).next()?.trim_end_matches('/');
+    let parts: Vec<&str> = path.splitn(4, '/').collect();
+    let (owner, repo, kind, rest) = match parts[..] {
+        [owner, repo, kind, rest] if !repo.contains([':', '@']) => (owner, repo, kind, rest),
+        _ => return Some(path.to_owned()),
+    };
+    let (revision, within) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_whole = match kind {
+        "blob" | "raw" | "resolve" => !within.is_empty(),
+        // A folder may be a quantisation, whose files are then found.
+        "tree" => true,
+        _ => false,
+    };
+    let (revision, within) = (decoded(revision)?, decoded(within)?);
+    // Behind a path with an @ it has to stand, because the last @ begins it.
+    let is_usual = revision == MAIN && !within.contains('@');
+    let wanted = if within.is_empty() { String::new() } else { format!(":{within}") };
+    let revision = if is_usual { String::new() } else { format!("@{revision}") };
+    is_whole.then(|| format!("{owner}/{repo}{wanted}{revision}"))
+}
+
+/// The text of a part of a URL, in which `%2F` is a slash; `None` if it is not well-formed.
+fn decoded(part: &str) -> Option<String> {
+    let mut pieces = part.split('%');
+    let mut bytes = pieces.next()?.as_bytes().to_vec();
+    for piece in pieces {
+        let (digits, rest) = piece.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 impl FromStr for HubSpec {
@@ -155,9 +203,33 @@ mod tests {
         check("hf:owner/re.po-1:sub/m.gguf@v1.0", Some("sub/m.gguf"), Some("v1.0"));
         check("hf:owner/re.po-1:Q4_K_M@refs/pr/1", Some("Q4_K_M"), Some("refs/pr/1"));
         check("hf:owner/re.po-1@main", None, Some("main"));
-        let pasted: ModelSource = "https://huggingface.co/owner/re.po-1".parse().unwrap();
-        assert_eq!(pasted.to_string(), "hf:owner/re.po-1");
         assert_eq!("./m.gguf".parse::<ModelSource>().unwrap(), ModelSource::Path("./m.gguf".into()));
+    }
+
+    #[test]
+    fn pages_of_the_hub_are_sources() {
+        for host in
+            ["hf.co", "huggingface.co", "https://hf.co", "https://huggingface.co", "http://huggingface.co"]
+        {
+            let check = |path: &str, expect: &str| {
+                let source: ModelSource = format!("{host}/{path}").parse().unwrap();
+                assert_eq!(source.to_string(), format!("hf:{expect}"), "{host}/{path}");
+            };
+            check("o/r", "o/r");
+            check("o/r/", "o/r");
+            check("o/r?download=true", "o/r");
+            check("o/r:Q4_K_M", "o/r:Q4_K_M");
+            check("o/r:a/b/m.gguf@v1", "o/r:a/b/m.gguf@v1");
+            check("o/r/tree/main", "o/r");
+            check("o/r/tree/v1.0/", "o/r@v1.0");
+            check("o/r/tree/main/Q4_K_M", "o/r:Q4_K_M");
+            check("o/r/blob/main/m-Q8_0.gguf", "o/r:m-Q8_0.gguf");
+            check("o/r/blob/main/m-Q8_0.gguf#L1", "o/r:m-Q8_0.gguf");
+            check("o/r/resolve/main/sub/m.gguf?download=true", "o/r:sub/m.gguf");
+            check("o/r/resolve/refs%2Fpr%2F1/m.gguf", "o/r:m.gguf@refs/pr/1");
+            check("o/r/raw/0123abc/a%20b.gguf", "o/r:a b.gguf@0123abc");
+            check("o/r/blob/main/a@b.gguf", "o/r:a@b.gguf@main");
+        }
     }
 
     #[test]
@@ -181,6 +253,17 @@ mod tests {
             "hf:o/r@a b",
             "hf:o/r:x\n",
             "hf:o/r:\u{1b}[2J",
+            "hf.co/",
+            "huggingface.co/o",
+            "https://huggingface.co/datasets/o/r",
+            "https://huggingface.co/o/r/discussions/1",
+            "https://huggingface.co/o/r/blob/main",
+            "https://huggingface.co/o/r/blob/main/../x",
+            "https://huggingface.co/o/r/blob/main/%2e%2e/x",
+            "https://huggingface.co/o/r/blob/main/a%0ab",
+            "https://huggingface.co/o/r/blob/main/a%",
+            "https://huggingface.co/o/r/blob/main/a%ff",
+            "https://huggingface.co/o/r/tree/%2e%2e%2fx",
             "",
         ] {
             let error = bad.parse::<ModelSource>().unwrap_err().to_string();

@@ -18,7 +18,7 @@ use ureq::{
     unversioned::{resolver::DefaultResolver, transport::TcpConnector},
 };
 
-use crate::{ShelfError, disk::read_small};
+use crate::{ShelfError, disk::read_small, machine::is_own};
 
 /// Maximum size of a certificate file: those of all authorities take a quarter of a million bytes.
 const PEM_BYTES_MAX: u64 = 16 << 20;
@@ -57,6 +57,12 @@ pub fn agent(config: ConfigBuilder<AgentScope>) -> Agent {
         // Without a provider ureq's own connector would panic.
         Err(_) => without_tls(config),
     }
+}
+
+/// An agent for requests to this URL. Those to this machine go through no proxy: the proxy would reach another machine's
+/// port, and would read their keys.
+pub fn agent_to(url: &str, config: ConfigBuilder<AgentScope>) -> Agent {
+    agent(if is_own(url) { config.proxy(None) } else { config })
 }
 
 /// Configuration for clients that use TLS without HTTP, or with an HTTP of their own. They trust the same
@@ -214,6 +220,23 @@ mod tests {
         };
         refused(&agent(Agent::config_builder()), "localhost");
         refused(&trusting(), "127.0.0.1");
+    }
+
+    #[test]
+    fn this_machine_is_reached_without_a_proxy_and_others_through_it() {
+        let proxied = |url: &str| {
+            let proxy = ureq::Proxy::new("http://127.0.0.1:1").unwrap();
+            agent_to(url, Agent::config_builder().proxy(Some(proxy))).config().proxy().is_some()
+        };
+        for (url, expect) in [
+            ("http://127.0.0.1:80", false),
+            ("http://localhost:80", false),
+            ("http://[::1]:80", false),
+            ("http://192.0.2.1:80", true),
+            ("https://kvik.example", true),
+        ] {
+            assert_eq!(proxied(url), expect, "{url}");
+        }
     }
 
     #[test]

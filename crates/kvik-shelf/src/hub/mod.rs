@@ -6,9 +6,10 @@
 mod choose;
 mod retry;
 mod search;
+mod token;
 mod url;
 
-use std::{ops::Range, path::Path, time::Duration};
+use std::{env, ops::Range, path::Path, time::Duration};
 
 use serde::{Deserialize, de::DeserializeOwned};
 use ureq::{
@@ -19,6 +20,7 @@ use ureq::{
 pub(crate) use choose::{ModelFiles, choose, names};
 pub(crate) use retry::{Retry, sleep};
 pub use search::FoundRepository;
+use token::Token;
 
 use crate::{
     HubSpec, Progress, ShelfError, disk,
@@ -36,7 +38,7 @@ const LISTING_MAX: u64 = 32 << 20;
 #[derive(Debug, Clone)]
 pub struct Hub {
     endpoint: String,
-    token: Option<String>,
+    token: Token,
     agent: Agent,
     pub(crate) tuning: Tuning,
 }
@@ -108,16 +110,20 @@ impl RemoteFile {
 }
 
 impl Hub {
-    /// The hub at `HF_ENDPOINT` with the token `HF_TOKEN`. Proxies are taken from `HTTPS_PROXY`, `HTTP_PROXY`,
-    /// `ALL_PROXY` and `NO_PROXY`.
+    /// The hub at `HF_ENDPOINT` with the token `HF_TOKEN`, else the one that `hf auth login` has stored. Proxies are
+    /// taken from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`.
     pub fn from_env() -> Hub {
-        let var = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
-        let endpoint = var("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
-        Hub::new(&endpoint, var("HF_TOKEN"))
+        let endpoint = env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
+        let endpoint = endpoint.unwrap_or_else(|| "https://huggingface.co".to_owned());
+        Hub::with_token(&endpoint, Token::from_variables(env::var_os))
     }
 
     /// The hub at `endpoint`, such as `https://huggingface.co`.
     pub fn new(endpoint: &str, token: Option<String>) -> Hub {
+        Hub::with_token(endpoint, Token::given(token))
+    }
+
+    fn with_token(endpoint: &str, token: Token) -> Hub {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // Redirects are followed manually: the token must not be sent along, and the checksum is in the headers
@@ -215,7 +221,7 @@ impl Hub {
         for _ in 0..=REDIRECTS_MAX {
             let mut request = self.agent.get(&at);
             let is_hub = url::origin(&at) == url::origin(&self.endpoint);
-            if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
+            if let Some(token) = is_hub.then(|| self.token.get()).flatten() {
                 request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
             }
             if let Some(Range { start, end }) = &range {

@@ -18,7 +18,8 @@ where it is. All parts of a split model are fetched.
 A short name (`kvik search` lists them) is a repository of the hub. Where neither a file nor a quantisation is
 named, the best one is fetched that takes at most half of the memory that is free.
 
-HF_TOKEN is the token for private and gated models, HF_ENDPOINT another hub; HTTPS_PROXY and NO_PROXY work.
+HF_TOKEN is the token for private and gated models, else the one that `hf auth login` has stored; HF_ENDPOINT is
+another hub; HTTPS_PROXY and NO_PROXY work.
 
 Examples:
   kvik pull qwen3:0.6b                                 by a short name, and named so
@@ -27,6 +28,7 @@ Examples:
   kvik pull hf:Qwen/Qwen3-0.6B-GGUF:Q4_K_M             this quantisation
   kvik pull hf:Qwen/Qwen3-0.6B-GGUF:Q8_0@main          of a branch, tag or commit
   kvik pull hf:owner/repo:sub/model.gguf               this file
+  kvik pull https://huggingface.co/owner/repo          a page of the hub, of a repository or of a file
   kvik pull /data/model.gguf --name mine               a file that is there"
 )]
 pub(crate) struct PullArgs {
@@ -95,6 +97,7 @@ mod tests {
         check(&["qwen3:0.6b"], "hf:unsloth/Qwen3-0.6B-GGUF", "qwen3:0.6b");
         check(&["qwen3:0.6b-q8_0"], "hf:unsloth/Qwen3-0.6B-GGUF:Q8_0", "qwen3:0.6b-q8_0");
         check(&["hf:o/r:Q8_0"], "hf:o/r:Q8_0", "o/r:Q8_0");
+        check(&["https://huggingface.co/o/r/blob/main/m.gguf"], "hf:o/r:m.gguf", "o/r:m.gguf");
         check(&["/nowhere/m.gguf"], "/nowhere/m.gguf", "m");
         check(&["not a name!", "--name", "mine"], "not a name!", "mine");
     }

@@ -19,11 +19,14 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 fn kvik(dir: &Path, url: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvik"));
     let proxies = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
-    for name in proxies.into_iter().chain(["HF_TOKEN", "KVIK_MODELS_DIR", "KVIK_MODEL"]) {
+    let others = ["HF_TOKEN", "HF_TOKEN_PATH", "KVIK_MODELS_DIR", "KVIK_MODEL"];
+    for name in proxies.into_iter().chain(others) {
         command.env_remove(name).env_remove(name.to_lowercase());
     }
     command.args(args).args(["--models-dir"]).arg(dir.join("models"));
     command.env("HF_ENDPOINT", url).env("KVIK_CACHE_DIR", dir).env("XDG_CONFIG_HOME", dir);
+    // No token of this machine's user is read.
+    command.env("HF_HOME", dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -221,6 +224,24 @@ fn a_proxy_is_asked_unless_it_is_said_not_to() {
     assert!(web.seen().is_empty(), "nobody goes around the proxy");
     assert!(pull("127.0.0.1").status.success());
     assert_eq!(proxy.seen().len(), 1);
+}
+
+#[test]
+fn the_token_that_the_hubs_own_tools_have_stored_is_sent_to_the_hub() {
+    let dir = tempfile::tempdir().unwrap();
+    let web = slow_hub(repository(&[("m.gguf", content(1_000))]), Duration::ZERO);
+    let sent = |env: &[(&str, &str)]| {
+        let before = web.seen().len();
+        let output =
+            kvik(dir.path(), &web.url, &["pull", "hf:o/r"]).envs(env.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        web.seen()[before].header("authorization").map(str::to_owned)
+    };
+    assert_eq!(sent(&[]), None);
+    fs::write(dir.path().join("token"), "stored\n").unwrap();
+    assert_eq!(sent(&[]).as_deref(), Some("Bearer stored"));
+    assert_eq!(sent(&[("HF_TOKEN", "given")]).as_deref(), Some("Bearer given"));
+    assert_eq!(sent(&[("HF_TOKEN_PATH", "/nowhere/token")]), None);
 }
 
 #[test]

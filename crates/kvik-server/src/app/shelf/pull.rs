@@ -143,7 +143,7 @@ fn on_hub(text: &str) -> Result<(ModelSource, ModelName), ApiError> {
     let source: ModelSource = text.parse().map_err(of_shelf)?;
     if let ModelSource::Path(path) = source {
         let message = format!(
-            "`{}` is no model of the Hugging Face hub: kvik pulls short names (`kvik search` lists them), hf.co/OWNER/REPO and hf.co/OWNER/REPO:Q4_K_M",
+            "`{}` is no model of the Hugging Face hub: kvik pulls short names (`kvik search` lists them), hf.co/OWNER/REPO, hf.co/OWNER/REPO:Q4_K_M and addresses of pages of huggingface.co",
             path.display()
         );
         return Err(ApiError::bad_request(message).at("model"));
