@@ -203,7 +203,8 @@ def test_a_server_that_is_named_and_does_not_answer_is_an_error(server):
         error = refused(server, *words, "--url", "http://127.0.0.1:1")
         assert "http://127.0.0.1:1 does not answer" in error and "--local" in error, error
     assert "does not answer" in refused(server, "run", "Hi", KVIK_URL="http://127.0.0.1:1")
-    assert "is no address of a server" in refused(server, "run", "Hi", "--url", "127.0.0.1:1")
+    assert "http://127.0.0.1:1 does not answer" in refused(server, "run", "Hi", "--url", "127.0.0.1:1/v1")
+    assert "is no address of a server" in refused(server, "run", "Hi", "--url", "ftp://127.0.0.1:1")
     # A port of the configuration is where a server would be; there need not be one.
     assert printed(server, "run", *SHORT, "Hi", KVIK_PORT="1")
 

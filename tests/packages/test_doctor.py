@@ -49,7 +49,12 @@ def test_what_would_stop_the_server_is_wrong_and_has_a_remedy(tmp_path):
 
 
 def test_a_table_is_for_people(tmp_path):
-    run = subprocess.run([BINARY, "doctor", "--port", "0", *places(tmp_path)], capture_output=True, text=True)
+    config = tmp_path / "kvik.toml"
+    config.touch()
+    # The context as llama-server's command lines say it.
+    flags = ["--config", config, "--port", "0", "-c", "512", *places(tmp_path)]
+    run = subprocess.run([BINARY, "doctor", *flags], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
+    assert f"{config} is in force" in run.stdout
     assert re.search(r"^ok +instructions +\w+$", run.stdout, re.M), run.stdout
     assert "nothing is wrong" in run.stdout.splitlines()[-1]

@@ -57,7 +57,8 @@ impl Spans {
     pub fn new(address: &str, model: &str) -> Result<Spans, ExporterBuildError> {
         let address = address.trim_end_matches('/');
         let endpoint = if address.ends_with(PATH) { address.to_owned() } else { format!("{address}{PATH}") };
-        let agent = kvik_shelf::tls::agent(Agent::config_builder().timeout_global(Some(SEND_TIME)));
+        let config = Agent::config_builder().timeout_global(Some(SEND_TIME));
+        let agent = kvik_shelf::tls::agent_to(&endpoint, config);
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(Sender(agent))

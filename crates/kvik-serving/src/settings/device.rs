@@ -34,6 +34,14 @@ impl GpuLayers {
             GpuLayers::Last(count) => count.min(layers),
         }
     }
+
+    /// The device of a command that computes on the processor, unless a number of layers asks for a GPU.
+    pub fn usual_device(self) -> DeviceChoice {
+        match self {
+            GpuLayers::All => DeviceChoice::Cpu,
+            GpuLayers::Last(_) => DeviceChoice::Auto,
+        }
+    }
 }
 
 impl FromStr for GpuLayers {
@@ -121,6 +129,11 @@ mod tests {
             assert_eq!(device.with(GpuLayers::All).unwrap(), device);
         }
         assert_eq!(gpu.with(GpuLayers::Last(4)).unwrap(), gpu);
+        let usual = |layers: GpuLayers| layers.usual_device().with(layers).unwrap();
+        assert_eq!(
+            [GpuLayers::All, GpuLayers::Last(0), GpuLayers::Last(4)].map(usual),
+            [DeviceChoice::Cpu, DeviceChoice::Cpu, DeviceChoice::Auto]
+        );
         let error = DeviceChoice::Cpu.with(GpuLayers::Last(4)).unwrap_err().to_string();
         assert!(error.contains("--gpu-layers 4") && error.contains("--device cpu"), "{error}");
     }

@@ -120,7 +120,7 @@ pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
 
 /// Clears the cache of a server, or the disk cache if no server has it open.
 fn clear(server: &ServerArgs, place: &DiskPlace) -> anyhow::Result<()> {
-    if server.answers() {
+    if server.answers()? {
         let answer = server.call(Method::DELETE, "/v1/cache", None)?;
         let (ram, disk) = (&answer["blocks"]["ram"], &answer["blocks"]["disk"]);
         println!("evicted {ram} blocks in memory and {disk} on disk");

@@ -43,7 +43,7 @@ use super::{
 #[command(
     version,
     after_help = "Examples:
-  kvik serve                                   OpenAI's API on http://127.0.0.1:8080, with the embedded model
+  kvik serve                                   OpenAI's API on http://127.0.0.1:8080, with the model of `kvik default`
   kvik serve -m model.gguf --context 8192      another model
   kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF        downloaded once, then from disk
   kvik pull hf:Qwen/Qwen3-0.6B-GGUF --name qwen3   then -m qwen3

@@ -3,7 +3,8 @@
 //! The flags of `kvik serve` are the only list of settings. Each can also be set by an environment variable,
 //! `--cache-ram` by `KVIK_CACHE_RAM`, and by a key of the file, `cache-ram = "2GiB"`. The file's values become clap's
 //! defaults, so `--help` shows the values in force. An error about a value names the variable or the key of the file
-//! that set it. A path from any source may begin with `~/`.
+//! that set it. A path from any source may begin with `~/`. A flag of another command, or of a command below one, is the
+//! same setting where its name and the type of its value are the same.
 
 use std::{
     any::TypeId,
@@ -28,39 +29,56 @@ const MODELS: &str = "models";
 /// The variable of `--url`, the server that commands ask. `kvik serve` has no such setting.
 const URL_VARIABLE: &str = "KVIK_URL";
 
-/// Adds the environment and the file as sources of the command's flags.
-pub(crate) fn configure(mut command: Command, args: &[OsString]) -> anyhow::Result<Command> {
+/// Adds the environment and the file as sources of the flags of all commands.
+pub(crate) fn configure(command: Command, args: &[OsString]) -> anyhow::Result<Command> {
     let settings = settings(&command);
     let (path, table) = read_file(args)?;
     check_keys(&table, &settings).with_context(|| format!("in {}", path.display()))?;
-    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     // A flag comes before every variable, also one that says the same in other words.
     let has_address = ["host", "port"].iter().any(|long| is_word(&command, long, args));
-    for name in names {
-        command = command.mut_subcommand(name, |sub| {
-            sub.mut_args(|arg| {
-                let arg = in_home(arg);
-                match setting_of(&arg, &settings) {
-                    Some(setting) => with_defaults(arg, &setting, &table),
-                    None if arg.get_long() == Some("url") && !has_address => arg.env(URL_VARIABLE),
-                    None => arg,
-                }
-            })
-        });
+    let sources = FlagSources { settings, table, has_address };
+    Ok(command.mut_subcommands(|sub| sources.added_to(sub)))
+}
+
+/// Where flags get their values from, if the command line has none.
+struct FlagSources {
+    /// The long flags of `kvik serve`.
+    settings: Vec<Arg>,
+    /// The file.
+    table: Table,
+    /// Whether the command line says where the server listens.
+    has_address: bool,
+}
+
+impl FlagSources {
+    /// A command whose flags, and those of the commands below it, have these sources.
+    fn added_to(&self, command: Command) -> Command {
+        command.mut_args(|arg| self.added_to_flag(arg)).mut_subcommands(|sub| self.added_to(sub))
     }
-    Ok(command)
+
+    fn added_to_flag(&self, arg: Arg) -> Arg {
+        let arg = in_home(arg);
+        let setting = self.settings.iter().find(|setting| is_setting(&arg, setting)).and_then(Arg::get_long);
+        match setting {
+            Some(setting) => with_defaults(arg, setting, &self.table),
+            None if arg.get_long() == Some("url") && !self.has_address => arg.env(URL_VARIABLE),
+            None => arg,
+        }
+    }
 }
 
 /// Long flags of `kvik serve`.
-fn settings(command: &Command) -> Vec<String> {
+fn settings(command: &Command) -> Vec<Arg> {
     let serve = command.find_subcommand("serve").expect("the command `serve` exists");
-    let long = |arg: &Arg| arg.get_long().map(str::to_owned);
-    serve.get_arguments().filter_map(long).filter(|name| name != "help" && name != "version").collect()
+    let is_own = |arg: &&Arg| arg.get_long().is_some_and(|long| long != "help" && long != "version");
+    serve.get_arguments().filter(is_own).cloned().collect()
 }
 
-fn setting_of(arg: &Arg, settings: &[String]) -> Option<String> {
-    let long = arg.get_long()?;
-    settings.iter().find(|setting| *setting == long).cloned()
+/// Whether a flag is this one of `kvik serve`. One of the same name whose value is of another type means something else:
+/// `kvik eval --memory` is a size, and `kvik serve --memory` is on or off.
+fn is_setting(arg: &Arg, setting: &Arg) -> bool {
+    arg.get_long() == setting.get_long()
+        && arg.get_value_parser().type_id() == setting.get_value_parser().type_id()
 }
 
 /// The environment variable of a setting.
@@ -220,10 +238,11 @@ fn is_of_model(arg: &Arg) -> bool {
     arg.get_long().is_some() && !matches!(arg.get_help_heading(), Some("Server" | "Tenants" | "Machine"))
 }
 
-fn check_keys(table: &Table, settings: &[String]) -> anyhow::Result<()> {
+fn check_keys(table: &Table, settings: &[Arg]) -> anyhow::Result<()> {
+    let names: Vec<&str> = settings.iter().filter_map(Arg::get_long).collect();
     for (key, value) in table.iter().filter(|(key, _)| *key != MODELS) {
-        if !settings.contains(key) {
-            bail!("unknown key `{key}`; the keys are {}", settings.join(", "));
+        if !names.contains(&key.as_str()) {
+            bail!("unknown key `{key}`; the keys are {}", names.join(", "));
         }
         if matches!(value, Value::Table(_) | Value::Datetime(_)) {
             bail!("`{key}` must be a string, a number or an array of them");
@@ -232,12 +251,27 @@ fn check_keys(table: &Table, settings: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the file named by `--config` or `KVIK_CONFIG`, which must exist, else the user's if it exists.
-fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
+/// The configuration file of a command line: the one that is named, else the user's, which need not exist; `None` if the
+/// user has no home directory.
+pub(crate) fn file_of(args: &[OsString]) -> Option<PathBuf> {
+    named_file(args).or_else(file_of_user)
+}
+
+/// The file named by `--config` or `KVIK_CONFIG`.
+fn named_file(args: &[OsString]) -> Option<PathBuf> {
     let named = flag_value(args).or_else(|| std::env::var_os("KVIK_CONFIG")).filter(|path| !path.is_empty());
-    let named = named.map(|path| home::path(path.into()));
+    named.map(|path| home::path(path.into()))
+}
+
+fn file_of_user() -> Option<PathBuf> {
+    Some(dirs::config()?.join("config.toml"))
+}
+
+/// Reads the file that is named, which must exist, else the user's if it exists.
+fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
+    let named = named_file(args);
     let must_exist = named.is_some();
-    let Some(path) = named.or_else(|| Some(dirs::config()?.join("config.toml"))) else {
+    let Some(path) = named.or_else(file_of_user) else {
         return Ok((PathBuf::new(), Table::new()));
     };
     let text = if must_exist { read(&path).map(Some) } else { read_of_user(&path) }?;
@@ -303,13 +337,80 @@ mod tests {
 
     /// Parses `kvik ARGS` with `file` as its configuration.
     fn parse_with(file: &str, args: &[&str]) -> anyhow::Result<Cli> {
+        Ok(Cli::from_arg_matches(&matches_with(file, args)?)?)
+    }
+
+    fn matches_with(file: &str, args: &[&str]) -> anyhow::Result<ArgMatches> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("config.toml");
         fs::write(&path, file)?;
         let mut all: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into()];
         all.extend(args.iter().map(OsString::from));
-        let matches = matches(&configure(Cli::command(), &all)?, &all)?;
-        Ok(Cli::from_arg_matches(&matches)?)
+        Ok(matches(&configure(Cli::command(), &all)?, &all)?)
+    }
+
+    /// All commands below one, at any depth.
+    fn below(command: &Command) -> Vec<&Command> {
+        command.get_subcommands().flat_map(|sub| [vec![sub], below(sub)].concat()).collect()
+    }
+
+    #[test]
+    fn a_flag_is_a_setting_only_with_a_value_of_the_same_type() {
+        let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
+        let settings = settings(&command);
+        let (mut same, mut others) = (0, Vec::new());
+        for sub in below(&command) {
+            for arg in sub.get_arguments() {
+                let Some(setting) = settings.iter().find(|setting| setting.get_long() == arg.get_long())
+                else {
+                    continue;
+                };
+                let long = arg.get_long().unwrap();
+                let types = [arg, setting].map(|arg| arg.get_value_parser().type_id());
+                let place = format!("{} --{long}", sub.get_name());
+                if types[0] == types[1] {
+                    let env = arg.get_env().and_then(OsStr::to_str).map(str::to_owned);
+                    assert_eq!(env, Some(variable_of(long)), "{place}");
+                    same += 1;
+                } else {
+                    assert_eq!(arg.get_env(), None, "{place}");
+                    others.push(place);
+                }
+            }
+        }
+        assert!(same > 200, "{same} flags are settings");
+        for other in ["eval --memory", "eval --seed", "eval --retain", "perplexity --retain", "add --retain"]
+        {
+            assert!(others.iter().any(|place| place == other), "{other} is none of {others:?}");
+        }
+        let file = "memory = \"on\"\nseed = -1\nretain = \"auto\"";
+        for words in [&["eval"][..], &["perplexity", "-f", "x"]] {
+            matches_with(file, words).unwrap_or_else(|error| panic!("{words:?}: {error:#}"));
+        }
+    }
+
+    #[test]
+    fn commands_below_commands_have_the_settings_too() {
+        let place = |file: &str, words: &[&str]| {
+            let matches = matches_with(file, &[&["cache", "clear"], words].concat()).unwrap();
+            let (_, matches) = matches.subcommand().unwrap();
+            let (_, matches) = matches.subcommand().unwrap();
+            matches.get_one::<DiskPlace>("cache_disk").unwrap().clone()
+        };
+        let at = |path: &str| DiskPlace::Directory(path.into());
+        assert_eq!(place("", &[]), DiskPlace::Default);
+        assert_eq!(place("cache-disk = \"/a\"", &[]), at("/a"));
+        assert_eq!(place("cache-disk = \"off\"", &[]), DiskPlace::Off);
+        assert_eq!(place("cache-disk = \"/a\"", &["--cache-disk=/b"]), at("/b"));
+    }
+
+    #[test]
+    fn the_file_is_the_one_that_is_named() {
+        let file = |words: &[&str]| file_of(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        let named = Some(PathBuf::from("/a/kvik.toml"));
+        assert_eq!(file(&["kvik", "--config", "/a/kvik.toml", "doctor"]), named);
+        assert_eq!(file(&["kvik", "doctor", "--config=/a/kvik.toml"]), named);
+        assert_ne!(file(&["kvik", "doctor"]), named);
     }
 
     fn serve(file: &str, args: &[&str]) -> crate::command::serve_args::ServeArgs {
@@ -407,7 +508,7 @@ mod tests {
         let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
         let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) else { return };
         let mut flags = 0;
-        for sub in command.get_subcommands() {
+        for sub in below(&command) {
             let is_place = |name: &str| ["FILE", "DIR"].contains(&name);
             let of_places = |arg: &&Arg| {
                 let names = arg.get_value_names().unwrap_or_default();

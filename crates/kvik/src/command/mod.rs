@@ -23,6 +23,7 @@ mod inspect;
 mod lint;
 mod list;
 mod llama_flags;
+mod output;
 mod perplexity;
 mod pid_file;
 mod piped;
@@ -43,6 +44,7 @@ mod stop;
 mod talk;
 mod tenant;
 mod usage;
+mod variables;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -55,7 +57,8 @@ use kvik_serving::settings::{domain::DomainArgs, logging};
 
 /// Runs the command named by the arguments of this process.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let (args, notes) = llama_flags::expand(std::env::args_os().collect::<Vec<OsString>>());
+    output::end_when_closed();
+    let (args, notes) = llama_flags::expand(std::env::args_os().collect::<Vec<OsString>>())?;
     notes.iter().for_each(|note| logging::say(&format!("note: {note}")));
     let command = config::configure(Cli::command(), &args)?;
     let matches = config::matches(&command, &args).or_else(habits::explain)?;
@@ -88,7 +91,10 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Health(args) => health::run(&args),
         Task::Stop(args) => stop::run(&args),
         Task::Devices(args) => devices::run(&args),
-        Task::Doctor(args) => return doctor::run(&args).map(|wrong| ExitCode::from(u8::from(wrong))),
+        Task::Doctor(asked) => {
+            let config = config::file_of(&args);
+            return doctor::run(&asked, config.as_deref()).map(|wrong| ExitCode::from(u8::from(wrong)));
+        }
         Task::Ps(args) => ps::run(&args),
         Task::Inspect(args) => inspect::run(&args),
         Task::Plan(args) => plan::run(&args),

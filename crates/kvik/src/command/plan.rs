@@ -34,7 +34,7 @@ Examples:
   kvik plan -m model.gguf --context 8192 --users 4
   kvik plan -m model.gguf --context 32768 --users 1 --ram 8GiB
   kvik plan -m model.gguf --users 16 --ram 8GiB --retain keydiff:0.25
-  kvik plan --json                               the embedded model, as JSON")]
+  kvik plan --json                               the model of `kvik default`, as JSON")]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,

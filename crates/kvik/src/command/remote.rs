@@ -8,11 +8,15 @@ use std::{fs, net::IpAddr, path::Path};
 
 use anyhow::Context;
 use clap::Args;
+use kvik_shelf::{is_loopback, tls::agent_to};
 use serde_json::Value;
-use ureq::http::{Method, Request, Uri};
+use ureq::{
+    Agent,
+    http::{Method, Request},
+};
 
 use super::{
-    client::AskError,
+    client::{AskError, address_of},
     pid_file::{self, RunningServer},
 };
 
@@ -96,7 +100,7 @@ impl ServerArgs {
         }
         let running = pid_file::all().into_iter().map(Candidate::of);
         let url = match &self.url {
-            Some(url) => url.trim_end_matches('/').to_owned(),
+            Some(url) => completed(url),
             None => url_of(self.host.as_deref().unwrap_or(LOCAL), self.port.unwrap_or(PORT)),
         };
         let found = running.into_iter().find(|found| found.url == url);
@@ -110,7 +114,7 @@ impl ServerArgs {
 
     /// The key for a server at this address. Keys of this machine's settings are sent to no other machine.
     pub(crate) fn key_for(&self, url: &str) -> Option<&str> {
-        let is_own = || !self.is_named() || is_here(url);
+        let is_own = || !self.is_named() || is_loopback(url);
         let of_settings = || self.api_key.iter().map(|key| key.trim()).find(|key| !key.is_empty());
         self.own_key().or_else(|| of_settings().filter(|_| is_own()))
     }
@@ -119,18 +123,22 @@ impl ServerArgs {
         ServerArgs { key, ..self }
     }
 
-    /// Whether something listens at its address.
-    pub(crate) fn answers(&self) -> bool {
-        let agent = kvik_shelf::tls::agent(ureq::Agent::config_builder().http_status_as_error(false));
-        !matches!(
-            agent.get(self.url()).call(),
-            Err(ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::Io(_))
-        )
+    /// Whether a server answers at its address.
+    ///
+    /// # Errors
+    /// If that is no address.
+    pub(crate) fn answers(&self) -> Result<bool, AskError> {
+        let url = self.url();
+        address_of(&url)?;
+        let answer = agent_to(&url, Agent::config_builder().http_status_as_error(false)).get(&url).call();
+        // A redirect that leads nowhere is an answer too. Whatever else fails, also in a proxy, is none.
+        Ok(matches!(answer, Ok(_) | Err(ureq::Error::RedirectFailed | ureq::Error::TooManyRedirects)))
     }
 
     /// Sends a request, with a JSON body or none, and returns the JSON of the response.
     pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let server = self.url();
+        address_of(&server)?;
         let url = format!("{server}{path}");
         let mut request =
             Request::builder().method(method).uri(&url).header("content-type", "application/json");
@@ -138,9 +146,8 @@ impl ServerArgs {
             request = request.header("authorization", format!("Bearer {key}"));
         }
         let request = request.body(body.map(Value::to_string).unwrap_or_default())?;
-        let config =
-            ureq::Agent::config_builder().http_status_as_error(false).allow_non_standard_methods(true);
-        let response = kvik_shelf::tls::agent(config).run(request);
+        let config = Agent::config_builder().http_status_as_error(false).allow_non_standard_methods(true);
+        let response = agent_to(&server, config).run(request);
         let mut response =
             response.map_err(|error| AskError::Unreachable { url: url.clone(), source: Box::new(error) })?;
         let text =
@@ -158,11 +165,12 @@ impl Candidate {
     }
 }
 
-/// Whether a URL names this machine as only this machine can.
-fn is_here(url: &str) -> bool {
-    let host = url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
-    let host = host.trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+/// An address as it is meant: with `http://` where it has no scheme, and without the base path of OpenAI's clients.
+fn completed(url: &str) -> String {
+    let url = url.trim();
+    let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    let base = url.trim_end_matches('/');
+    base.strip_suffix("/v1").unwrap_or(base).trim_end_matches('/').to_owned()
 }
 
 /// The URL for a client on this machine of a server that listens at this address.
@@ -241,11 +249,44 @@ mod tests {
         server: ServerArgs,
     }
 
+    /// The server of these flags.
+    fn server(flags: &[&str]) -> ServerArgs {
+        <Flags as clap::Parser>::try_parse_from([&["kvik"], flags].concat()).unwrap().server
+    }
+
+    #[test]
+    fn an_address_is_read_as_it_is_meant() {
+        for (url, expect) in [
+            ("http://a:80", "http://a:80"),
+            ("http://a:80/", "http://a:80"),
+            ("http://a:80/v1", "http://a:80"),
+            ("http://a:80/v1/", "http://a:80"),
+            ("https://a/kvik/v1", "https://a/kvik"),
+            ("http://a/kvik", "http://a/kvik"),
+            ("a:80", "http://a:80"),
+            ("localhost:8080/v1", "http://localhost:8080"),
+            ("127.0.0.1", "http://127.0.0.1"),
+            (" [::1]:80 ", "http://[::1]:80"),
+        ] {
+            assert_eq!(server(&["--url", url]).url(), expect, "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_told_so_before_anything_is_asked() {
+        for url in ["ftp://a", "http://", "a b", "/health"] {
+            let server = server(&["--url", url]);
+            let called = server.call(Method::GET, "/health", None).unwrap_err().to_string();
+            for error in [called, server.answers().unwrap_err().to_string()] {
+                assert!(error.contains("is no address of a server; write it as http://127"), "{error}");
+            }
+        }
+    }
+
     #[test]
     fn keys_of_this_machines_settings_stay_on_it() {
         let key = |flags: &[&str]| {
-            let flags = ["kvik", "--api-key", "own,other"].iter().chain(flags);
-            let server = <Flags as clap::Parser>::try_parse_from(flags).unwrap().server;
+            let server = server(&[&["--api-key", "own,other"], flags].concat());
             server.key_for(&server.url()).map(str::to_owned)
         };
         for own in ["http://127.0.0.1:80", "http://localhost:80/kvik", "http://[::1]:80"] {

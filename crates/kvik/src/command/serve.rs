@@ -14,7 +14,7 @@ use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::serve_args::{Clients, ServeArgs, ServerSetup};
 use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
-use super::{client::INTERRUPTED, example, pid_file, remote::url_of};
+use super::{client::INTERRUPTED, example, pid_file, remote::url_of, variables};
 use kvik_server::{
     accounts::ledger::Ledger,
     api,
@@ -56,12 +56,14 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     let inherited = http::inherited()?;
     logging::start(args.log, "info");
     logging::log_panics();
+    variables::notes(variables::is_set).iter().for_each(|note| logging::say(&format!("note: {note}")));
     check_clock(SystemTime::now())?;
     if let Some(number) = args.model.domain.memory_domain {
         tracing::info!("threads and memory stay in memory domain {number}");
     }
     args.check()?;
     let mut clients = args.clients()?;
+    variables::check_key(&clients.keys, variables::is_set)?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
     let port = runtime.block_on(open_port(args, &clients.keys, inherited))?;
     // Commands find it by this; held until the end.
@@ -84,7 +86,7 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
         let (shelf, banner) = match (loaded, shelf) {
             (Some(loaded), _) => one_model(args, &clients, (loaded, began), (&around, port.address))?,
             (None, shelf) => {
-                let shelf = shelf.context("there is no model to serve")?;
+                let shelf = shelf.expect("a server without a shelf has loaded its model");
                 models_of(args, &clients, shelf, (around, port.address))
             }
         };

@@ -69,6 +69,9 @@ fn run(dir: &Path, command: &[&str], words: &[&str], env: &[(&str, String)], con
         .args(words)
         .env_remove("KVIK_PORT")
         .env_remove("KVIK_HOST")
+        .env_remove("KVIK_CACHE_DISK")
+        .env_remove("NO_PROXY")
+        .env_remove("no_proxy")
         .env("KVIK_CONFIG", &config_file)
         .envs(env.iter().map(|(name, value)| (*name, value.as_str())))
         .stdin(Stdio::null())
@@ -99,6 +102,66 @@ fn every_command_finds_the_server_by_flag_variable_and_file() {
         check(&["--port", &port], &nowhere, "port = 2");
         check(&[], &[("KVIK_PORT", port.clone())], "port = 2");
         check(&["--url", &url], &nowhere, "port = 2");
+    }
+}
+
+/// A proxy would look for the server on its own machine, and would read the key.
+#[test]
+fn the_server_of_this_machine_is_asked_without_a_proxy() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, proxy) = (Listening::start(), Listening::start());
+    let port = server.port.to_string();
+    for address in ["http://127.0.0.1:1".to_owned(), format!("http://127.0.0.1:{}", proxy.port)] {
+        let env = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"].map(|name| (name, address.clone()));
+        for command in COMMANDS {
+            let before = server.asked.load(Ordering::SeqCst);
+            let output = run(dir.path(), command, &["--port", &port], &env, "");
+            assert!(server.asked.load(Ordering::SeqCst) > before, "{command:?} {address}: {output:?}");
+        }
+    }
+    assert_eq!(proxy.asked.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn an_address_is_read_as_people_write_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Listening::start();
+    for url in ["127.0.0.1:PORT", "localhost:PORT/", "http://127.0.0.1:PORT/v1/"] {
+        let url = url.replace("PORT", &server.port.to_string());
+        let before = server.asked.load(Ordering::SeqCst);
+        let output = run(dir.path(), &["health"], &["--url", &url], &[], "");
+        assert!(output.status.success(), "{url}: {output:?}");
+        assert_eq!(server.asked.load(Ordering::SeqCst), before + 1, "{url}");
+    }
+    let output = run(dir.path(), &["cache", "clear", "--cache-disk", "off"], &["--url", "ftp://a"], &[], "");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("ftp://a is no address of a server"), "{error}");
+}
+
+/// The directory is that of the server's settings, wherever they stand.
+#[test]
+fn without_a_server_its_disk_cache_is_cleared() {
+    let dir = tempfile::tempdir().unwrap();
+    let proxy = Listening::start();
+    let place = dir.path().join("kv").display().to_string();
+    let run = |words: &[&str], variable: Option<&str>, config: &str| {
+        // A proxy that answers is no server.
+        let mut env = vec![("KVIK_PORT", "1".to_owned())];
+        env.push(("ALL_PROXY", format!("http://127.0.0.1:{}", proxy.port)));
+        env.extend(variable.map(|place| ("KVIK_CACHE_DISK", place.to_owned())));
+        let output = run(dir.path(), &["cache", "clear"], words, &env, config);
+        [output.stdout, output.stderr].map(|said| String::from_utf8(said).unwrap()).concat()
+    };
+    let file = |place: &str| format!("cache-disk = {place:?}");
+    for said in [
+        run(&[], Some(&place), &file("/nowhere")),
+        run(&[], None, &file(&place)),
+        run(&["--cache-disk", &place], Some("/nowhere"), ""),
+    ] {
+        assert!(said.contains(&format!("evicted 0 blocks in {place},")), "{said}");
+    }
+    for said in [run(&[], Some("off"), ""), run(&[], None, &file("off"))] {
+        assert!(said.contains("there is no disk cache"), "{said}");
     }
 }
 

@@ -94,6 +94,8 @@ fn settings_that_would_open_the_server_by_mistake_are_refused() {
     check(&["--host", "0.0.0.0"], &[], &["--api-key", "--allow-no-key"]);
     check(&["--host", "0.0.0.0", "--admin-key", "root"], &[], &["--allow-no-key"]);
     check(&["--cors", "page.example"], &[], &["https://example.org"]);
+    check(&[], &[("LLAMA_API_KEY", "sesame")], &["LLAMA_API_KEY", "set KVIK_API_KEY"]);
+    check(&["--admin-key", "root"], &[("LLAMA_API_KEY", "sesame")], &["set KVIK_API_KEY"]);
 }
 
 #[test]
@@ -102,8 +104,18 @@ fn an_open_server_warns() {
     assert!(open.warnings.contains("WARN") && open.warnings.contains("NO KEY"), "{}", open.warnings);
     let admin_only = Running::start("", &["--admin-key", "root"], &[]);
     assert!(admin_only.warnings.contains("--admin-key protects"), "{}", admin_only.warnings);
-    let closed = Running::start("", &["--api-key", "sesame", "--admin-key", "root"], &[]);
+    let others = [("LLAMA_API_KEY", "swordfish"), ("LLAMA_ARG_CTX_SIZE", "64"), ("OLLAMA_NUM_PARALLEL", "")];
+    let closed = Running::start("", &["--api-key", "sesame", "--admin-key", "root"], &others);
     assert!(!closed.warnings.contains("WARN"), "{}", closed.warnings);
+    for (name, like) in [("LLAMA_API_KEY", "KVIK_API_KEY"), ("LLAMA_ARG_CTX_SIZE", "KVIK_CONTEXT")] {
+        let note = format!("note: {name} is not read: {like} does the same");
+        assert!(closed.warnings.contains(&note), "{}", closed.warnings);
+    }
+    assert!(
+        !closed.warnings.contains("swordfish") && !closed.warnings.contains("OLLAMA"),
+        "{}",
+        closed.warnings
+    );
 }
 
 #[test]

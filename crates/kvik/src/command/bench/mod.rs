@@ -43,7 +43,7 @@ const BATCH_ROWS: usize = 512;
 /// Measures prefill (-p) and decode (-n) speed, with the flags of llama-bench.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kvik bench                                   the embedded model, 512 tokens of prefill and 128 of decode
+  kvik bench                                   the model of `kvik default`, 512 tokens of prefill and 128 of decode
   kvik bench -m model.gguf -p 512,2048 -n 64   several sizes
   kvik bench -m model.gguf -d 0,4096 -r 3      at depth 4096 too, three repetitions
   kvik bench --kv q8 --json                    8-bit KV, one JSON array on standard output
@@ -77,9 +77,9 @@ pub(crate) struct BenchArgs {
     /// Give each of the --sequences a depth of its own, so that they share nothing
     #[arg(long)]
     own_prompts: bool,
-    /// Where to compute, as for `kvik serve`
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    /// Where to compute, as for `kvik serve` [default: cpu; auto with a number of --gpu-layers]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceChoice>,
     /// Layers that the GPU computes, as for `kvik serve`
     #[arg(long, value_name = "N", default_value = "all")]
     gpu_layers: GpuLayers,
@@ -301,7 +301,7 @@ impl BenchArgs {
     fn open(&self, args: &ModelArgs, tests: &[Test]) -> anyhow::Result<(Box<dyn Runner + Send>, BenchSetup)> {
         let pool = args.pool();
         let threads = pool.threads();
-        let device = self.device.with(self.gpu_layers)?;
+        let device = self.device.unwrap_or(self.gpu_layers.usual_device()).with(self.gpu_layers)?;
         let no_drafts = Speculate(DraftSources::NONE);
         let model = device::open(args, (device, self.gpu_layers), no_drafts, &pool)?.model;
         let layout = kv::layout_of(&args.kv, model.config(), || model.digest())?;

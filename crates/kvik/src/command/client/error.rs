@@ -15,6 +15,9 @@ pub(crate) enum AskError {
     /// The server wants another key, or one at all.
     #[error("{url} refuses the key, or the lack of one: {message}; --key or KVIK_KEY gives it")]
     Key { url: String, message: String },
+    /// The text is no address, or not one of HTTP.
+    #[error("{url} is no address of a server; write it as http://127.0.0.1:8080")]
+    BadAddress { url: String },
     #[error("{url} does not answer; is `kvik serve` running there? --url names another address")]
     Unreachable { url: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The server took longer than a request takes that computes nothing.

@@ -52,7 +52,7 @@ impl Interrupts {
     }
 
     /// Takes an interrupt; false outside a turn, and when the one before was not heard.
-    fn take(&self) -> bool {
+    pub(super) fn take(&self) -> bool {
         let mut is_taken = false;
         self.0.send_if_modified(|waits| {
             is_taken = self.0.receiver_count() > 0 && !*waits;

@@ -22,6 +22,7 @@ use interrupts::Interrupts;
 pub(crate) use interrupts::{INTERRUPTED, Turn};
 pub(crate) use stream::{Answer, AnswerPiece, Answered};
 use stream::{EventReader, Reading};
+pub(crate) use transport::address_of;
 use transport::{HttpServer, Transport};
 
 /// Maximum bytes of a response as a whole: a conversation has at most an eighth.
@@ -57,6 +58,11 @@ impl Client {
     /// A turn of a conversation begins: until it is dropped Ctrl-C stops an answer, and not the program.
     pub(crate) fn turn(&self) -> Turn {
         self.interrupts.turn()
+    }
+
+    /// Stops the running answer, as Ctrl-C does.
+    pub(crate) fn stop(&self) {
+        self.interrupts.take();
     }
 
     /// Requests a route, with a JSON body or none, and returns the JSON of its answer.

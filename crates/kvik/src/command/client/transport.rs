@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use axum::{
     Router,
     body::Body,
@@ -44,11 +44,9 @@ enum Connections {
 
 impl HttpServer {
     pub(super) fn new(url: &str, key: Option<&str>) -> anyhow::Result<HttpServer> {
-        let uri = url.parse::<Uri>().ok().filter(|uri| uri.host().is_some());
-        let connections = match uri.as_ref().and_then(Uri::scheme_str) {
-            Some("http") => Connections::Plain(Pool::builder(TokioExecutor::new()).build(connector())),
+        let connections = match address_of(url)?.scheme_str() {
             Some("https") => Connections::Tls(Pool::builder(TokioExecutor::new()).build(https()?)),
-            _ => bail!("{url} is no address of a server; write it as http://127.0.0.1:8080"),
+            _ => Connections::Plain(Pool::builder(TokioExecutor::new()).build(connector())),
         };
         let authorization = key.map(|key| {
             let mut value = HeaderValue::try_from(format!("Bearer {key}"))?;
@@ -72,6 +70,15 @@ impl HttpServer {
             Err(_) => Err(AskError::CutOff { url: self.url.clone() }),
         }
     }
+}
+
+/// The address of a server, which has a host and the scheme `http` or `https`.
+pub(crate) fn address_of(url: &str) -> Result<Uri, AskError> {
+    let is_of_server = |uri: &Uri| {
+        uri.host().is_some_and(|host| !host.is_empty()) && matches!(uri.scheme_str(), Some("http" | "https"))
+    };
+    let uri = url.parse::<Uri>().ok().filter(is_of_server);
+    uri.ok_or_else(|| AskError::BadAddress { url: url.to_owned() })
 }
 
 fn connector() -> HttpConnector {

@@ -6,6 +6,7 @@ use super::report::Diagnosis;
 use crate::command::{
     serve::check_clock,
     serve_args::{CONNECTIONS_MAX, ServeArgs, connections_max},
+    variables::{check_key, is_set},
 };
 use kvik_serving::causes::with_causes;
 
@@ -34,7 +35,10 @@ fn port(args: &ServeArgs) -> Diagnosis {
     };
     let exposed = match args.accounts.has_tenants() {
         true => Ok(()),
-        false => args.access.keys().and_then(|keys| args.access.check_exposure(address, &keys)),
+        false => args.access.keys().and_then(|keys| {
+            check_key(&keys, is_set)?;
+            args.access.check_exposure(address, &keys)
+        }),
     };
     match exposed {
         Ok(()) => Diagnosis::ok(SUBJECT, format!("{address} is free")).with("address", address.to_string()),

@@ -25,6 +25,7 @@ use report::{Diagnosis, Report};
     after_help = "Examples:
   kvik doctor                                  this machine, with the settings that `kvik serve` would have
   kvik doctor --port 9000 --cache-ram 4GiB     with other ones: it takes all flags of `kvik serve`
+  kvik doctor -m model.gguf -c 8192 -ngl 99    also those of llama-server
   kvik doctor --json                           the same for programs
 
 It measures how fast memory and disk are, which takes two to three seconds, and leaves nothing behind.
@@ -39,9 +40,9 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Runs the command; true if something is wrong.
-pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<bool> {
-    let report = Report(examine(&args.serve, Path::new("/")));
+/// Runs the command with the settings of this configuration file, if there is one; true if something is wrong.
+pub(crate) fn run(args: &DoctorArgs, config: Option<&Path>) -> anyhow::Result<bool> {
+    let report = Report(examine(&args.serve, config, Path::new("/")));
     match args.json {
         true => println!("{}", serde_json::to_string_pretty(&report.json())?),
         false => print!("{}", report.table()),
@@ -50,10 +51,10 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<bool> {
 }
 
 /// All checks, with `root` as the root of `/proc` and `/sys`.
-fn examine(args: &ServeArgs, root: &Path) -> Vec<Diagnosis> {
+fn examine(args: &ServeArgs, config: Option<&Path>, root: &Path) -> Vec<Diagnosis> {
     let mut all = hardware::all(&args.model, &args.cache, root);
     all.extend(model::all(args));
-    all.extend(places::all(args));
+    all.extend(places::all(args, config));
     all.extend(access::all(args));
     all
 }

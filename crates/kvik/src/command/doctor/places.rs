@@ -12,7 +12,7 @@ use kvik_engine::store::{bytes_allowed, wear, writers};
 use super::report::Diagnosis;
 use crate::command::serve_args::ServeArgs;
 use kvik_server::clock::unix_seconds;
-use kvik_serving::settings::{dirs, size::ByteSize};
+use kvik_serving::settings::size::ByteSize;
 
 /// Bytes that are written and read at a time.
 const PIECE_BYTES: usize = 4 << 20;
@@ -24,14 +24,14 @@ const CACHE_BYTES_MIN: u64 = 256 << 20;
 /// At fewer bytes per second small models compute a prompt as fast as it is read.
 const SPEED_MIN: f64 = 100e6;
 
-/// All directories that a server with these flags uses.
-pub(super) fn all(args: &ServeArgs) -> Vec<Diagnosis> {
+/// All directories that a server with these flags uses, and the configuration file of its settings.
+pub(super) fn all(args: &ServeArgs, config: Option<&Path>) -> Vec<Diagnosis> {
     let models = args.model.models_dir.directory();
     vec![
         directory("state directory", args.state.folder(), "--state-dir"),
         directory("models directory", models, "--models-dir"),
         disk_cache(args.cache.cache_disk.directory(), args.cache.cache_disk_size),
-        config_file(dirs::config()),
+        config_file(config),
     ]
 }
 
@@ -76,9 +76,8 @@ fn disk_cache(dir: Option<PathBuf>, size: ByteSize) -> Diagnosis {
 }
 
 /// Whether there is a configuration file. An existing one was read before this command ran.
-fn config_file(dir: Option<PathBuf>) -> Diagnosis {
+fn config_file(path: Option<&Path>) -> Diagnosis {
     const SUBJECT: &str = "configuration";
-    let path = dir.map(|dir| dir.join("config.toml"));
     match path {
         Some(path) if path.exists() => Diagnosis::ok(SUBJECT, format!("{} is in force", path.display())),
         Some(path) => Diagnosis::ok(SUBJECT, format!("none; it would stand in {}", path.display())),
@@ -269,6 +268,17 @@ mod tests {
         check("file/kv", Verdict::Wrong);
         assert_eq!(directory("state directory", None, "--state-dir").verdict, Verdict::Note);
         assert_eq!(disk_cache(None, ByteSize(1)).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn the_configuration_file_is_the_one_that_was_read() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("kvik.toml");
+        let found = |path: Option<&Path>| config_file(path).found;
+        assert_eq!(found(Some(path.as_path())), format!("none; it would stand in {}", path.display()));
+        fs::write(&path, "").unwrap();
+        assert_eq!(found(Some(path.as_path())), format!("{} is in force", path.display()));
+        assert!(found(None).contains("--config"));
     }
 
     #[test]

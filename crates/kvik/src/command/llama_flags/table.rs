@@ -27,6 +27,10 @@ pub(super) enum Meaning {
     Ignored(Takes, &'static str),
     /// kvik's own flag of this name if one of these values follows it, else no effect.
     OwnWith(&'static [&'static str], &'static str),
+    /// For each of these values these flags, and for every other value an error with this reason.
+    ByValue(&'static [(&'static str, &'static [&'static str])], &'static str),
+    /// An error with this reason.
+    Refused(&'static str),
 }
 
 /// The value of a flag that is ignored.
@@ -41,19 +45,19 @@ pub(super) enum Takes {
 /// Converts a value; `None` if it requests kvik's default.
 pub(super) type Convert = fn(&str) -> Option<String>;
 
-use Meaning::{File, Flag, Ignored, OwnWith, Repository, Switch};
+use Meaning::{ByValue, File, Flag, Ignored, OwnWith, Refused, Repository, Switch};
 use Takes::{Nothing, Value, Word};
 
-const fn row(names: &'static [&'static str], meaning: Meaning) -> Row {
+pub(super) const fn row(names: &'static [&'static str], meaning: Meaning) -> Row {
     let example = match meaning {
         Flag(..) | Repository | File | Ignored(Value, _) => Some("1"),
-        Switch(_) | Ignored(..) | OwnWith(..) => None,
+        Switch(_) | Ignored(..) | OwnWith(..) | ByValue(..) | Refused(_) => None,
     };
     Row { names, meaning, example }
 }
 
 /// A row with a valid example value.
-const fn of(example: &'static str, names: &'static [&'static str], meaning: Meaning) -> Row {
+pub(super) const fn of(example: &'static str, names: &'static [&'static str], meaning: Meaning) -> Row {
     Row { example: Some(example), ..row(names, meaning) }
 }
 
@@ -69,18 +73,27 @@ impl Row {
             File => "the file in that repository".to_owned(),
             Ignored(_, why) => format!("ignored: {why}"),
             OwnWith(values, why) => format!("with `{}` the same, else ignored: {why}", values.join("`, `")),
+            ByValue(values, why) => {
+                let meaning = |(value, flags): &(&str, &[&str])| match flags {
+                    [] => format!("`{value}`: nothing"),
+                    flags => format!("`{value}`: `{}`", flags.join(" ")),
+                };
+                let values: Vec<String> = values.iter().map(meaning).collect();
+                format!("{}; else an error: {why}", values.join(", "))
+            }
+            Refused(why) => format!("an error: {why}"),
         };
         format!("| {} | {here} |\n", names.join(", "))
     }
 }
 
-const BATCHES: &str = "kvik finds the size of its batches itself";
-const PLACES: &str = "--threads and --memory-domain say where a model is computed";
+pub(super) const BATCHES: &str = "kvik finds the size of its batches itself";
+pub(super) const PLACES: &str = "--threads and --memory-domain say where a model is computed";
 const DRAFTS: &str = "how far a draft goes is measured";
-const ONE_GPU: &str = "one GPU computes a model, or its last layers: --device, --gpu-layers";
+pub(super) const ONE_GPU: &str = "one GPU computes a model, or its last layers: --device, --gpu-layers";
 const TEXT: &str = "kvik reads text";
 const ROPE: &str = "positions are those of the model's file";
-const WEIGHTS: &str = "weights are in memory as kvik lays them out";
+pub(super) const WEIGHTS: &str = "weights are in memory as kvik lays them out";
 const SAMPLERS: &str = "there are temperature, top_k, top_p, min_p and penalties";
 const ASKED: &str = "a request asks for it";
 const LOGS: &str = "KVIK_LOG and --log say what is logged";
@@ -88,6 +101,12 @@ const PAGE: &str = "the page is kvik's own, and always there";
 const NO_TOOLS: &str = "no tools run in the server";
 const MANY: &str = "several models are [models.NAME] in config.toml, or --shelf";
 const CONTEXT: &str = "the context is never shifted";
+pub(super) const ATTENTION: &str = "attention is always of this kind";
+pub(super) const KV_PLACE: &str = "keys and values are where their layer is";
+pub(super) const LAYER_PLACE: &str = "a layer is computed where it is";
+pub(super) const FITS: &str = "what is not set is chosen by the memory there is";
+pub(super) const TOKEN: &str = "the token is that of HF_TOKEN, or the one that `hf auth login` has stored";
+pub(super) const OFFLINE: &str = "nothing is fetched but a model that is not on disk";
 const VECTORS: &str = "a control vector is not applied";
 
 /// All flags, those with an effect first.
@@ -156,20 +175,11 @@ pub(super) const FLAGS: &[Row] = &[
     ),
     row(&["--moe-cache-mib", "--rpc"], Ignored(Value, ONE_GPU)),
     row(&["-cmoe", "--cpu-moe"], Ignored(Nothing, ONE_GPU)),
-    row(&["-fit", "--fit"], Ignored(Word, "what is not set is chosen by the memory there is")),
-    row(
-        &["-fitt", "--fit-target", "-fitc", "--fit-ctx"],
-        Ignored(Value, "what is not set is chosen by the memory there is"),
-    ),
-    row(
-        &["-kvo", "--kv-offload", "-nkvo", "--no-kv-offload"],
-        Ignored(Nothing, "keys and values are where their layer is"),
-    ),
-    row(
-        &["--op-offload", "--no-op-offload", "--no-host"],
-        Ignored(Nothing, "a layer is computed where it is"),
-    ),
-    row(&["-fa", "--flash-attn"], Ignored(Word, "attention is always of this kind")),
+    row(&["-fit", "--fit"], Ignored(Word, FITS)),
+    row(&["-fitt", "--fit-target", "-fitc", "--fit-ctx"], Ignored(Value, FITS)),
+    row(&["-kvo", "--kv-offload", "-nkvo", "--no-kv-offload"], Ignored(Nothing, KV_PLACE)),
+    row(&["--op-offload", "--no-op-offload", "--no-host"], Ignored(Nothing, LAYER_PLACE)),
+    row(&["-fa", "--flash-attn"], Ignored(Word, ATTENTION)),
     row(&["--repack", "-nr", "--no-repack", "--mlock", "--mmap", "--no-mmap"], Ignored(Nothing, WEIGHTS)),
     row(&["--direct-io", "-dio", "--no-direct-io", "-ndio", "--check-tensors"], Ignored(Nothing, WEIGHTS)),
     row(&["-lm", "--load-mode", "-lzm", "--lazy-mode"], Ignored(Value, WEIGHTS)),
@@ -350,8 +360,8 @@ pub(super) const FLAGS: &[Row] = &[
         &["--image-min-tokens", "--image-max-tokens", "--mtmd-batch-max-tokens", "--video-fps"],
         Ignored(Value, TEXT),
     ),
-    row(&["-hft", "--hf-token"], Ignored(Value, "kvik takes the token from HF_TOKEN")),
-    row(&["--offline"], Ignored(Nothing, "nothing is fetched but a model that is not on disk")),
+    row(&["-hft", "--hf-token"], Ignored(Value, TOKEN)),
+    row(&["--offline"], Ignored(Nothing, OFFLINE)),
     row(&["--tags"], Ignored(Value, "models have no tags")),
     row(
         &["-v", "--verbose", "--log-verbose", "--log-disable", "--log-enable", "--no-log-jsonl"],
@@ -392,7 +402,7 @@ pub(super) const FLAGS: &[Row] = &[
     row(&["--models-autoload", "--no-models-autoload"], Ignored(Nothing, MANY)),
 ];
 
-fn same(value: &str) -> Option<String> {
+pub(super) fn same(value: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
@@ -411,12 +421,12 @@ fn first(value: &str) -> Option<String> {
     value.split(',').next().map(str::to_owned)
 }
 
-fn layers(value: &str) -> Option<String> {
+pub(super) fn layers(value: &str) -> Option<String> {
     unless_negative(value).filter(|value| value != "auto")
 }
 
 /// A device by kvik's names; for llama.cpp's names kvik chooses.
-fn device(value: &str) -> Option<String> {
+pub(super) fn device(value: &str) -> Option<String> {
     match value {
         "none" => same("cpu"),
         kvik if kvik.starts_with("gpu") || matches!(kvik, "auto" | "cpu") => same(kvik),
@@ -425,7 +435,7 @@ fn device(value: &str) -> Option<String> {
 }
 
 /// The name of a KV format with at least as many bits.
-fn format(value: &str) -> Option<String> {
+pub(super) fn format(value: &str) -> Option<String> {
     same(match value {
         "q8_0" | "q5_0" | "q5_1" => "q8",
         "q4_0" | "q4_1" | "iq4_nl" => "q4",

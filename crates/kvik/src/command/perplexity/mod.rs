@@ -36,7 +36,7 @@ Examples:
   kvik perplexity -m model.gguf -f wiki.test.raw             the whole text in windows of 512 tokens
   kvik perplexity -m model.gguf -f wiki.test.raw --chunks 40 its first 40 windows
   kvik perplexity -m model.gguf -f wiki.test.raw --kv q8     what 8-bit keys and values cost
-  kvik perplexity -f letter.txt -c 256 --json                the embedded model, one JSON object
+  kvik perplexity -f letter.txt -c 256 --json                the model of `kvik default`, one JSON object
   kvik perplexity -f letter.txt --retain sinks:1024          the text as one stream of which 1024 tokens are kept
   kvik perplexity -f letter.txt --retain sinks:1024 --tokens 200000    over and over, to see that it stays flat"
 )]
