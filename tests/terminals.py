@@ -103,7 +103,13 @@ class Keyboard:
     def __exit__(self, *_):
         self.process.kill()
         self.process.wait()
+        if self.main is not None:
+            os.close(self.main)
+
+    def hang_up(self):
+        """Closes the terminal under the program."""
         os.close(self.main)
+        self.main = None
 
     def press(self, keys):
         os.write(self.main, keys.encode())

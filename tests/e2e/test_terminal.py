@@ -1,12 +1,16 @@
 """`kvik chat` through its pipes and in a terminal: a conversation is remembered, edited, and there after a kill."""
+import http.server
 import json
 import pathlib
 import signal
+import subprocess
 import sys
+import threading
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from server import BINARY  # noqa: E402
 from terminals import LONG, SECONDS, STATUS, Keyboard, Terminal, environment  # noqa: E402
 
 FLAGS = ("--context", "1024", "--memory-recent", "300", "--memory-summary", "64", "--memory-trigger", "120")
@@ -137,3 +141,49 @@ def test_a_system_message_asks_before_the_conversation_ends(tmp_path, answer):
         keys.enter("What is my dog called?")
         keys.wait_for("called?\n")
         assert ("Bolt" in keys.wait_for(STATUS)) == (answer == "n")
+
+
+def test_a_server_ends_with_its_terminal(tmp_path):
+    with keyboard("serve", "--port", "0", "--cache-ram", "64MiB", "--threads", "2", home=tmp_path) as keys:
+        keys.wait_for("Try it:")
+        keys.hang_up()
+        assert keys.process.wait(SECONDS) == 0
+
+
+class Hostile(http.server.BaseHTTPRequestHandler):
+    """What looks like a kvik, with a model that says what clears a screen, in two pieces."""
+
+    SAID = "a\x1b", "[2Jb"
+    MODEL = {"name": "m", "aliases": [], "source": "m", "status": "loaded"}
+
+    def do_GET(self):
+        shelf = {"object": "shelf", "bytes": None, "can_pull": False, "models": [self.MODEL]}
+        self.answer(json.dumps(shelf if self.path == "/v1/shelf" else {}))
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        pieces = [json.dumps({"choices": [{"delta": {"content": piece}}]}) for piece in self.SAID]
+        self.answer("".join(f"data: {event}\n\n" for event in (*pieces, "[DONE]")))
+
+    def answer(self, text):
+        self.send_response(200)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_):
+        """Says nothing."""
+
+
+def test_a_terminal_obeys_nothing_that_a_model_says(tmp_path):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        words = ("run", "--url", f"http://127.0.0.1:{server.server_port}", "Hello")
+        with keyboard(*words, home=tmp_path) as keys:
+            # Sequences that are obeyed are not among what is shown.
+            keys.wait_for("a\ufffd[2Jb")
+        piped = subprocess.run(
+            [BINARY, *words], env=environment(tmp_path), stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=True
+        )
+        server.shutdown()
+    assert piped.stdout == b"a\x1b[2Jb\n", "a program reads what was said"

@@ -1,5 +1,5 @@
 //! Background tasks of a running server: writing the accounts, finishing deletions, and rereading the tenants file and
-//! the catalogue of models on SIGHUP.
+//! the catalogue of models on SIGHUP, which also ends a server whose terminal is closed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{server::Server, shelf::Shelf};
 use crate::accounts::tenants::Source;
-use kvik_serving::system::Hangups;
+use kvik_serving::system::{Hangup, Hangups, terminate};
 
 /// Interval between writes of the accounts, bounding the loss in a crash.
 const WRITE_PERIOD: Duration = Duration::from_secs(5);
@@ -70,11 +70,18 @@ pub async fn write_accounts(server: Arc<Server>) {
     }
 }
 
-/// Reads the tenants file and the models' tables again at every SIGHUP, for ever.
+/// Reads the tenants file and the models' tables again at every SIGHUP, until one says that the terminal of this server
+/// is closed: that ends the server, as SIGTERM does.
 pub async fn follow_hangups(shelf: Arc<Shelf>, tenants: Option<Source>) {
     let Some(mut hangups) = Hangups::new() else { return };
     let tenants = tenants.map(Arc::new);
-    while hangups.next().await.is_some() {
+    while let Some(hangup) = hangups.next().await {
+        if hangup == Hangup::TerminalClosed {
+            tracing::info!("the terminal of this server is closed");
+            // Once: a shell and the system may both report it, and a second SIGTERM would cut off running answers.
+            let _ = terminate(std::process::id());
+            return;
+        }
         if let Some(source) = tenants.clone() {
             let shelf = shelf.clone();
             let _ = tokio::task::spawn_blocking(move || read_tenants(&shelf, &source)).await;

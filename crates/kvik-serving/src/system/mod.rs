@@ -16,6 +16,15 @@ pub use battery::is_on_battery;
 use system::is_open_to_others;
 pub use system::{Hangups, fail_writes_beyond_limit, give_priority_up, open_files, stop_signal, terminate};
 
+/// What SIGHUP means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hangup {
+    /// Somebody asks for settings to be read again.
+    Reread,
+    /// The terminal that this process was started in is closed.
+    TerminalClosed,
+}
+
 /// Warns about a file that others can read: a key, the secret that yields every salt, the tenants file with all names.
 pub fn warn_if_readable_by_others(path: &std::path::Path, what: &str) {
     if is_open_to_others(path) {

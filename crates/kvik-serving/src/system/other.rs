@@ -2,6 +2,8 @@
 
 use std::{io, path::Path};
 
+use super::Hangup;
+
 /// Writes have no limit here.
 pub fn fail_writes_beyond_limit() -> io::Result<()> {
     Ok(())
@@ -37,7 +39,7 @@ impl Hangups {
     }
 
     /// None, at once.
-    pub async fn next(&mut self) -> Option<()> {
+    pub async fn next(&mut self) -> Option<Hangup> {
         None
     }
 }

@@ -1,9 +1,19 @@
 //! Unix.
 
-use std::{fs, io, os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    fs::{self, File},
+    io::{self, IsTerminal},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal as Number, getrlimit, kill_process, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::Hangup;
+
+/// The terminal of whoever opens it.
+const TERMINAL: &str = "/dev/tty";
 
 /// Makes a write beyond the limit on the size of files (`ulimit -f`) return an error, as on a full disk, instead of
 /// ending the process with SIGXFSZ.
@@ -57,22 +67,55 @@ pub fn terminate(pid: u32) -> io::Result<()> {
     Ok(kill_process(pid, Number::TERM)?)
 }
 
-/// Requests to read settings again: SIGHUP.
-pub struct Hangups(Signal);
+/// SIGHUP: requests to read settings again, or the end of the terminal.
+pub struct Hangups {
+    signal: Signal,
+    /// Whether this process was started in a terminal. One that `nohup` or systemd starts was not.
+    had_terminal: bool,
+}
 
 impl Hangups {
     /// `None` if the system refuses to report them.
     pub fn new() -> Option<Hangups> {
-        signal(SignalKind::hangup()).ok().map(Hangups)
+        let signal = signal(SignalKind::hangup()).ok()?;
+        let is_seen = io::stdin().is_terminal() || io::stderr().is_terminal();
+        Some(Hangups { signal, had_terminal: is_seen && has_terminal() })
     }
 
-    /// Waits for the next request; `None` if there will be none.
-    pub async fn next(&mut self) -> Option<()> {
-        self.0.recv().await
+    /// Waits for the next one; `None` if there will be none.
+    pub async fn next(&mut self) -> Option<Hangup> {
+        self.signal.recv().await?;
+        let is_closed = self.had_terminal && !has_terminal();
+        Some(if is_closed { Hangup::TerminalClosed } else { Hangup::Reread })
     }
+}
+
+/// Whether this process has a terminal that can be opened.
+fn has_terminal() -> bool {
+    File::open(TERMINAL).is_ok()
 }
 
 /// Whether users other than the owner may read or write a file.
 pub(crate) fn is_open_to_others(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::getpid;
+
+    use super::*;
+
+    /// Whether the second process here has a terminal, as it says of itself, depends on who runs the test.
+    #[tokio::test]
+    async fn a_hangup_is_a_request_unless_the_terminal_is_closed() {
+        let mut hangups = Hangups::new().unwrap();
+        for had_terminal in [false, true] {
+            hangups.had_terminal = had_terminal;
+            kill_process(getpid(), Number::HUP).unwrap();
+            let closed = had_terminal && !has_terminal();
+            let expect = if closed { Hangup::TerminalClosed } else { Hangup::Reread };
+            assert_eq!(hangups.next().await, Some(expect), "{had_terminal}");
+        }
+    }
 }

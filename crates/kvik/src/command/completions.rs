@@ -2,11 +2,13 @@
 //!
 //! Both describe the flags without the values of a configuration file: packages are built on other machines.
 
-use std::{io::Write, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Command};
 use clap_complete::Shell;
+
+use super::output;
 
 /// Prints what a shell needs to complete commands and flags
 #[derive(Debug, Args)]
@@ -35,7 +37,7 @@ pub(crate) fn run(args: &CompletionsArgs, mut command: Command) -> anyhow::Resul
     // a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "kvik", &mut script);
-    std::io::stdout().write_all(&script).context("the completions cannot be written")
+    output::write(&script).or_else(output::unless_closed)
 }
 
 /// Runs `kvik man`.

@@ -15,7 +15,8 @@ type Habits = &'static [(&'static [&'static str], &'static str)];
 const COMMANDS: Habits = &[
     (
         &["create"],
-        "a table [models.NAME] of config.toml gives a model a system prompt and settings (docs/shelf.md)",
+        "a table [models.NAME] of config.toml gives a model settings of its own (docs/shelf.md); a system prompt \
+         is --system of `kvik run` and `kvik chat`, or the system message of a request",
     ),
     (&["push"], "it uploads nothing"),
     (&["get", "download", "import", "install"], "`kvik pull MODEL` fetches a model and names it"),

@@ -9,12 +9,13 @@ use kvik_model::{LatentConfig, ModelConfig, ModelRunner, RopeScaling};
 use kvik_text::files::TensorView;
 use serde_json::json;
 
+use super::output::shown;
 use kvik_serving::settings::{model::ModelArgs, size::ByteSize};
 
 /// Shows a model's shape, tokenizer, template and tensors.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kvik inspect                      the embedded model
+  kvik inspect                      the model of `kvik default`
   kvik inspect -m model.gguf        a GGUF file
   kvik inspect -m ./Qwen3-0.6B/     a Hugging Face directory
   kvik inspect --tensors            every tensor with type and shape")]
@@ -40,17 +41,18 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     for (name, value) in facts(&loaded) {
-        println!("{name:<12} {value}");
+        println!("{name:<12} {}", shown(&value));
     }
-    loaded.sampling.notes.iter().for_each(|note| println!("{:<12} {note}", "note"));
+    loaded.sampling.notes.iter().for_each(|note| println!("{:<12} {}", "note", shown(note)));
     if args.tensors {
         println!("\n{:<10} {:>16}  tensor", "type", "rows x cols");
         for (name, view) in sorted(&loaded) {
-            println!("{:<10} {:>16}  {name}", view.ty.name(), format!("{} x {}", view.rows, view.cols));
+            let shape = format!("{} x {}", view.rows, view.cols);
+            println!("{:<10} {shape:>16}  {}", view.ty.name(), shown(name));
         }
     }
     if args.template {
-        println!("\n{}", loaded.chat_template.as_deref().unwrap_or("no chat template"));
+        println!("\n{}", shown(loaded.chat_template.as_deref().unwrap_or("no chat template")));
     }
     Ok(())
 }

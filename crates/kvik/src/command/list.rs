@@ -5,7 +5,7 @@ use kvik_shelf::{Manifest, Shelf};
 use serde_json::{Value, json};
 
 use kvik_server::clock::unix_seconds;
-use kvik_serving::settings::{models_dir::ModelsDirArgs, size::ByteSize};
+use kvik_serving::settings::{logging::say, models_dir::ModelsDirArgs, size::ByteSize};
 
 /// Lists the models and adapters that have a name
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
     } else {
         print!("{}", table(&shelf, &listing.manifests, unix_seconds()));
     }
-    listing.unreadable.iter().for_each(|error| eprintln!("warning: {error}"));
+    listing.unreadable.iter().for_each(|error| say(&format!("warning: {error}")));
     Ok(())
 }
 

@@ -8,7 +8,10 @@ use kvik_cache::retain::{Keep, Retention};
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::remote::{ServerArgs, escaped, read_json};
+use super::{
+    output::print,
+    remote::{ServerArgs, escaped, read_json},
+};
 use kvik_serving::settings::retain::RetainChoice;
 
 /// Keep a prompt cached: a system prompt, tools, examples
@@ -147,10 +150,8 @@ fn check(server: &ServerArgs, name: &str, body: Option<Value>) -> anyhow::Result
         Some(body) => server.call(Method::POST, &format!("{}/check", path(name)), Some(&body))?,
         None => server.call(Method::GET, &path(name), None)?,
     };
-    println!("{name}: {}", words(&state));
-    if let Some(part) = part(&state) {
-        println!("{part}");
-    }
+    let lines = [Some(format!("{name}: {}", words(&state))), part(&state)];
+    print(&lines.into_iter().flatten().collect::<Vec<String>>().join("\n"))?;
     if state["cached"] != json!(true) || state["changed"] == json!(true) {
         std::process::exit(1);
     }

@@ -6,7 +6,7 @@
 mod restarts;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use kvik_cache::replay::{Capacity, Latency, ReplayReport, TraceRequest, optimum, replay_timed};
 use kvik_cache::{Policy, UnknownPolicy};
+
+use super::output::print;
 
 /// Replay a recorded trace through the cache and print its hit rate.
 #[derive(Debug, clap::Args)]
@@ -80,14 +82,6 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<()> {
         _ => comparison(&reports, &best),
     };
     print(&text)
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    // A reader that closes the pipe early, such as `head`, is no failure.
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => Ok(result?),
-    }
 }
 
 impl PolicyChoice {

@@ -3,6 +3,7 @@
 use clap::Args;
 use kvik_shelf::Removed;
 
+use super::output::print;
 use kvik_serving::settings::{models_dir::ModelsDirArgs, size::ByteSize};
 
 /// Removes names, and the downloaded files that no other name uses
@@ -28,10 +29,10 @@ pub(crate) struct RmArgs {
 pub(crate) fn run(args: &RmArgs) -> anyhow::Result<()> {
     let shelf = args.dir.shelf()?;
     for name in &args.names {
-        println!("{name}: {}", words(&shelf.remove(name)?));
+        print(&format!("{name}: {}", words(&shelf.remove(name)?)))?;
     }
     if args.leftovers {
-        println!("leftovers: {}", words(&shelf.remove_leftovers()?));
+        print(&format!("leftovers: {}", words(&shelf.remove_leftovers()?)))?;
     }
     Ok(())
 }

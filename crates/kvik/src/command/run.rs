@@ -1,6 +1,6 @@
 //! `kvik run`: prints one answer on standard output.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use anyhow::{anyhow, bail, ensure};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -11,8 +11,8 @@ use super::{
     Cli, Task,
     backend::{Backend, BackendArgs, Setup},
     chat::{self, ChatArgs, report},
-    client::{AnswerPiece, Answered, INTERRUPTED},
-    images, piped,
+    client::{Answer, AnswerPiece, Answered, INTERRUPTED},
+    images, output, piped,
     talk::{self, TalkArgs},
 };
 use kvik_serving::{
@@ -99,25 +99,39 @@ impl RunArgs {
         images::refuse(&prompt)?;
         let backend = self.open(model, loading)?;
         if self.talk.verbose {
-            eprintln!("sampling: {}", self.talk.sampling_of(&backend.model.sampling));
+            say(&format!("sampling: {}", self.talk.sampling_of(&backend.model.sampling)));
         }
-        let mut show = |piece: AnswerPiece<'_>| {
-            if let AnswerPiece::Content(text) = piece {
-                // A reader that closes the pipe early, such as `head`, is no failure.
-                let mut out = std::io::stdout();
-                let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-            }
-        };
-        let (path, body) = self.request(&backend, prompt);
-        let answered = backend.client.answer(path, body, &mut show);
+        let answer = self.write_answer(&backend, prompt);
         backend.close();
-        let Answered::Whole(answer) = answered? else { std::process::exit(INTERRUPTED) };
-        let _ = writeln!(std::io::stdout());
+        let Some(answer) = answer? else { return Ok(()) };
+        output::print("")?;
         if report::was_loop(&answer) {
             say_dimmed("the answer repeated itself, and was ended; --allow-loops lets it go on");
         }
-        eprintln!("{}", report::status(&answer));
+        say(&report::status(&answer));
         Ok(())
+    }
+
+    /// Writes the answer as it arrives; `None` if its reader is gone, for whom the rest is not computed.
+    fn write_answer(&self, backend: &Backend, prompt: String) -> anyhow::Result<Option<Answer>> {
+        let (mut unwritten, client) = (None, &backend.client);
+        let mut show = |piece: AnswerPiece<'_>| {
+            let AnswerPiece::Content(text) = piece else { return };
+            if let Err(error) = output::write(output::shown(text).as_bytes()) {
+                unwritten = Some(error);
+                client.stop();
+            }
+        };
+        let (path, body) = self.request(backend, prompt);
+        let answered = client.answer(path, body, &mut show);
+        match (unwritten, answered?) {
+            (Some(error), _) => output::unless_closed(error).map(|()| None),
+            (None, Answered::Whole(answer)) => Ok(Some(answer)),
+            (None, Answered::Stopped) => {
+                backend.close();
+                std::process::exit(INTERRUPTED)
+            }
+        }
     }
 
     /// Opens the model where it answers.

@@ -14,6 +14,7 @@ use kvik_server::{
     accounts::ledger::{self, Bill, Day},
     http::answer::value,
 };
+use kvik_serving::settings::logging::say;
 
 /// Shows requests, tokens, hit rates and costs
 #[derive(Debug, Args)]
@@ -65,10 +66,10 @@ pub(crate) fn run(args: &UsageArgs, matches: &ArgMatches) -> anyhow::Result<()> 
         print!("{}", table(listing["data"].as_array().map_or(&[], Vec::as_slice)));
     }
     for line in listing["unreadable"].as_array().into_iter().flatten() {
-        eprintln!(
+        say(&format!(
             "warning: a record of {} cannot be read and is missing from these sums; it is kept",
             text(line)
-        );
+        ));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 mod asking;
 mod circles;
+mod closed_output;
 mod doors;
 mod kv_map;
 mod library;

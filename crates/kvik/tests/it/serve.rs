@@ -38,6 +38,8 @@ impl Server {
             .env("KVIK_STATE_DIR", state.path())
             // No model of this machine's user is the default one.
             .env("KVIK_MODELS_DIR", state.path().join("models"))
+            // Its record is in its state directory.
+            .env_remove("XDG_RUNTIME_DIR")
             .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -335,9 +337,12 @@ fn the_environment_is_between_the_flags_and_the_file() {
 fn a_second_server_is_told_at_once_what_is_wrong() {
     let first = Server::start(&[]);
     let port = first.address.rsplit(':').next().unwrap();
+    let taken = format!("cannot listen on 127.0.0.1, port {port}: process {} is a kvik", first.child.id());
+    let stop = format!("`kvik stop --port {port}` ends");
     assert!(first.banner.contains(&format!("state    {}", first.state.path().display())), "{}", first.banner);
     for (flags, says) in [
-        (&["--port", port][..], "cannot listen on 127.0.0.1"),
+        (&["--port", port][..], taken.as_str()),
+        (&["--port", port], stop.as_str()),
         (&["--port", port, "--body-limit", "2"], "2GiB"),
         (&["--port", port, "--kv", "q8", "--kv-map", "x"], "--kv and --kv-map"),
         (&["--port", port, "--tenants", "/nowhere.toml"], "/nowhere.toml"),
@@ -350,6 +355,7 @@ fn a_second_server_is_told_at_once_what_is_wrong() {
             .args(flags)
             .env("KVIK_CACHE_DISK", "off")
             .env("KVIK_STATE_DIR", first.state.path())
+            .env_remove("XDG_RUNTIME_DIR")
             .output()
             .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

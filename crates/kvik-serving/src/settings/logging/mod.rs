@@ -56,14 +56,21 @@ pub fn start(format: LogFormat, default_level: &str) {
     }
 }
 
-/// Whether lines have colours: a terminal shows them, a file or a journal would store the escape sequences.
+/// Whether lines have colours.
 fn is_coloured() -> bool {
-    may_colour(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR"))
+    may_colour(&std::io::stderr())
 }
 
-/// Whether colours may be used: by <https://no-color.org> a non-empty variable disables them.
-pub fn may_colour(is_terminal: bool, no_color: Option<OsString>) -> bool {
-    is_terminal && no_color.is_none_or(|value| value.is_empty())
+/// Whether an output may have colours: a terminal shows them, a file or a journal would store the escape sequences.
+pub fn may_colour(out: &impl IsTerminal) -> bool {
+    out.is_terminal() && are_wanted(std::env::var_os)
+}
+
+/// Whether the environment permits colours: a non-empty `NO_COLOR` (<https://no-color.org>), `CLICOLOR=0` and a terminal
+/// that calls itself dumb disable them.
+fn are_wanted(variable: impl Fn(&'static str) -> Option<OsString>) -> bool {
+    let is = |name: &'static str, value: &str| variable(name).is_some_and(|set| set == *value);
+    variable("NO_COLOR").is_none_or(|set| set.is_empty()) && !is("CLICOLOR", "0") && !is("TERM", "dumb")
 }
 
 /// Logs panics as lines: the default message would be written by the panicking thread, which could block on the reader.
@@ -115,14 +122,23 @@ mod tests {
 
     #[test]
     fn only_a_terminal_has_colours() {
-        for (is_terminal, no_color, expect) in [
-            (true, None, true),
-            (true, Some(""), true),
-            (true, Some("1"), false),
-            (false, None, false),
-            (false, Some(""), false),
+        assert!(!may_colour(&std::fs::File::open("Cargo.toml").unwrap()));
+    }
+
+    #[test]
+    fn variables_disable_colours() {
+        for (name, value, expect) in [
+            ("HOME", "0", true),
+            ("NO_COLOR", "", true),
+            ("NO_COLOR", "1", false),
+            ("CLICOLOR", "", true),
+            ("CLICOLOR", "1", true),
+            ("CLICOLOR", "0", false),
+            ("TERM", "xterm", true),
+            ("TERM", "dumb", false),
         ] {
-            assert_eq!(may_colour(is_terminal, no_color.map(OsString::from)), expect, "{no_color:?}");
+            let set = |asked: &str| (asked == name).then(|| OsString::from(value));
+            assert_eq!(are_wanted(set), expect, "{name}={value}");
         }
     }
 }

@@ -98,7 +98,7 @@ impl TerminalChat {
         let line = InputLine::parse(line);
         let goes_on = line != InputLine::Quit;
         self.take(line);
-        goes_on
+        goes_on && !self.screen.is_closed()
     }
 
     /// Executes an input line.
@@ -183,8 +183,14 @@ impl TerminalChat {
         self.draft = text.to_owned();
         images::refuse(text)?;
         let body = self.body(text)?;
-        let TerminalChat { backend, screen, .. } = self;
-        match backend.client.answer(CHATS, body, &mut |piece| screen.piece(piece))? {
+        let TerminalChat { backend: Backend { client, .. }, screen, .. } = self;
+        let answered = client.answer(CHATS, body, &mut |piece| {
+            screen.piece(piece);
+            if screen.is_closed() {
+                client.stop();
+            }
+        });
+        match answered? {
             Answered::Whole(answer) => {
                 let kvik = &answer.report["kvik"];
                 let own = |field: &str| kvik["conversation"][field].as_str().map(str::to_owned);

@@ -14,7 +14,7 @@ use rustyline::{
 };
 
 use super::line;
-use kvik_serving::settings::dirs;
+use kvik_serving::settings::{dirs, logging::say};
 
 /// Reads lines with a history that outlasts the program.
 pub(super) struct LineEditor {
@@ -62,7 +62,7 @@ impl LineEditor {
         let Some(path) = self.history.take() else { return };
         let made = path.parent().map_or(Ok(()), create_private_folder);
         if made.is_err() || self.editor.save_history(&path).is_err() {
-            eprintln!("the history could not be saved to {}", path.display());
+            say(&format!("the history could not be saved to {}", path.display()));
         }
     }
 }

@@ -1,9 +1,12 @@
 //! The output of the terminal: answers as they arrive, and lines about them.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, Write};
 
 use super::report;
-use crate::command::client::{Answer, AnswerPiece};
+use crate::command::{
+    client::{Answer, AnswerPiece},
+    output::printable,
+};
 use kvik_serving::settings::logging::may_colour;
 
 /// Standard output, or a writer of a test in its place.
@@ -11,19 +14,25 @@ pub(super) struct Screen {
     out: Box<dyn Write>,
     /// Whether the output interprets escape sequences.
     styled: bool,
+    /// Whether the reader has closed the output, as `head` does early.
+    closed: bool,
 }
 
 impl Screen {
     pub(super) fn new() -> Screen {
         let out = std::io::stdout();
-        let styled = may_colour(out.is_terminal(), std::env::var_os("NO_COLOR"));
-        Screen { styled, out: Box::new(out) }
+        Screen { styled: may_colour(&out), out: Box::new(out), closed: false }
     }
 
     /// Writes to `out`, without styles.
     #[cfg(test)]
     pub(super) fn plain(out: impl Write + 'static) -> Screen {
-        Screen { out: Box::new(out), styled: false }
+        Screen { out: Box::new(out), styled: false, closed: false }
+    }
+
+    /// Whether nobody reads any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// Writes content unchanged, and reasoning dimmed.
@@ -61,23 +70,7 @@ impl Screen {
     }
 
     fn write(&mut self, text: &str) {
-        // A reader that closes the pipe early, such as `head`, is no failure.
-        let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
-    }
-}
-
-/// Replaces control characters, so that a model's output cannot control the terminal.
-fn printable(text: &str) -> String {
-    let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t' | '\r');
-    text.replace(obeyed, "\u{fffd}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_terminal_obeys_nothing_that_a_model_says() {
-        assert_eq!(printable("a\x1b[2Jb\u{9b}c\td\n"), "a\u{fffd}[2Jb\u{fffd}c\td\n");
+        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        self.closed |= written.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe);
     }
 }

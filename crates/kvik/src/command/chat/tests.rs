@@ -39,6 +39,19 @@ impl Write for Written {
     }
 }
 
+/// An output that its reader has closed.
+struct Closed;
+
+impl Write for Closed {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(std::io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A terminal with the embedded model.
 struct Terminal {
     chat: TerminalChat,
@@ -371,6 +384,13 @@ fn a_conversation_goes_on_with_another_model() {
         assert!(terminal.types("What is my dog called?").contains("Bolt"), "the one before is there");
         assert!(terminal.types("/model").contains("kvik-tiny"));
     }
+}
+
+#[test]
+fn a_reader_that_is_gone_ends_the_program() {
+    let mut terminal = Terminal::new(&["--memory", "off"]);
+    terminal.chat.screen = Screen::plain(Closed);
+    assert!(!terminal.chat.enter("Who are you?"));
 }
 
 #[test]

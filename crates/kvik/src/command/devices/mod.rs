@@ -51,10 +51,10 @@ fn list(args: &DevicesArgs) -> anyhow::Result<()> {
 #[cfg(feature = "gpu")]
 fn check(args: &DevicesArgs, device: DeviceChoice) -> anyhow::Result<()> {
     let report = check::check(&args.model, device, [args.prompts, args.tokens].map(|count| count as usize))?;
-    match args.jsonl {
-        true => println!("{}", serde_json::to_string(&report)?),
-        false => println!("{report}"),
-    }
+    super::output::print(&match args.jsonl {
+        true => serde_json::to_string(&report)?,
+        false => report.to_string(),
+    })?;
     report.verdict()
 }
 

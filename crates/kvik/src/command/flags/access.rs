@@ -1,15 +1,17 @@
 //! Flags of the listening address, of API keys, and of allowed hosts and origins.
 
 use std::{
+    io::{self, ErrorKind},
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::{Args, builder::FalseyValueParser};
 use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use tokio::net::TcpListener;
 
+use crate::command::pid_file;
 use kvik_server::{
     app::keys::Keys,
     http::{AllowedHost, AllowedOrigin, Hosts, Senders},
@@ -87,8 +89,22 @@ impl AccessArgs {
     /// Opens the listening socket.
     pub(crate) async fn listen(&self) -> anyhow::Result<TcpListener> {
         let (host, port) = (self.host.trim_matches(['[', ']']), self.port);
-        let listener = TcpListener::bind((host, port)).await;
-        listener.with_context(|| format!("cannot listen on {host}, port {port}; choose another --port"))
+        TcpListener::bind((host, port)).await.map_err(|error| self.cannot_listen(host, error))
+    }
+
+    /// Says why the port is not to be had, and which kvik of this user has it, if one does.
+    fn cannot_listen(&self, host: &str, error: io::Error) -> anyhow::Error {
+        let port = self.port;
+        let holder = pid_file::find(port).ok().flatten().filter(|_| error.kind() == ErrorKind::AddrInUse);
+        let said = match holder {
+            Some(kvik) => anyhow!(
+                "cannot listen on {host}, port {port}: process {} is a kvik that has it, which \
+                 `kvik stop --port {port}` ends; or choose another --port",
+                kvik.pid()
+            ),
+            None => anyhow!("cannot listen on {host}, port {port}; choose another --port"),
+        };
+        anyhow::Error::new(error).context(said)
     }
 
     /// The hosts and origins that a server listening at `bound` accepts.

@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use kvik_memory::{alignment, volatile};
 
+use super::output;
 use fix::{Fix, Pair, alike, equal};
 use kvik_serving::settings::model::ModelArgs;
 use request::RequestBody;
@@ -121,10 +122,10 @@ pub(crate) fn run(args: &LintArgs) -> anyhow::Result<bool> {
     let requests: Vec<RequestBody> =
         args.requests.iter().map(|path| read(path, now)).collect::<anyhow::Result<_>>()?;
     let findings = lint(&requests, encoder)?;
-    match args.json {
-        true => println!("{}", Value::Array(findings.iter().map(Finding::json).collect())),
-        false => println!("{}", report::table(&findings, requests.len())),
-    }
+    output::print(&match args.json {
+        true => Value::Array(findings.iter().map(Finding::json).collect()).to_string(),
+        false => report::table(&findings, requests.len()),
+    })?;
     Ok(!findings.is_empty())
 }
 
