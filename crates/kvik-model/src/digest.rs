@@ -234,6 +234,10 @@ mod tests {
         assert_eq!(texts.len(), count);
     }
 
+    fn recurrence(conv_width: usize) -> Recurrence {
+        Recurrence { layers: vec![true; 6], feed_forward_alone: Vec::new(), conv_width, matrices: None }
+    }
+
     #[test]
     fn what_decides_the_numbers_decides_the_digest() {
         let config = tiny().config;
@@ -263,12 +267,6 @@ mod tests {
             let [long, short] = [divisor, 1.0].map(|divisor| vec![divisor; 32]);
             let (factor, attention_factor) = (1.0, 1.0);
             scaling(RopeScaling::Long { factor, long, short, original_context, attention_factor })
-        };
-        let recurrence = |conv_width| Recurrence {
-            layers: vec![true; 6],
-            feed_forward_alone: Vec::new(),
-            conv_width,
-            matrices: None,
         };
         let mut texts = vec![
             canonical(&config),
@@ -310,9 +308,13 @@ mod tests {
         texts.sort();
         texts.dedup();
         assert_eq!(texts.len(), count);
-        let (tensors, pool) = (tiny().tensors, Pool::new(1));
-        let stored = digest(&config, &tensors, None, &pool);
-        assert_ne!(digest(&config, &tensors, Some(WeightType::F32), &pool), stored);
+    }
+
+    #[test]
+    fn the_type_of_the_weights_is_part_of_the_digest() {
+        let (model, pool) = (tiny(), Pool::new(1));
+        let stored = digest(&model.config, &model.tensors, None, &pool);
+        assert_ne!(digest(&model.config, &model.tensors, Some(WeightType::F32), &pool), stored);
     }
 
     #[cfg(unix)]
