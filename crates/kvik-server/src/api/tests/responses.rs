@@ -416,7 +416,7 @@ async fn a_call_that_is_chosen_stands_beside_the_form_of_a_text() {
     assert_eq!(status, 200, "{told}");
     chat["tool_choice"] = json!("auto");
     let (_, told) = server.post("/v1/chat/completions", chat.clone()).await;
-    assert!(told["kvik"]["notes"][0].as_str().unwrap().contains("`tools`"), "{told}");
+    assert_eq!(told["kvik"]["notes"], Value::Null, "a call may stand in place of the text");
     chat.as_object_mut().unwrap().remove("response_format");
     (chat["tool_choice"], chat["regex"]) = (json!("required"), json!("a+"));
     assert_eq!(
