@@ -39,7 +39,6 @@ def chat(**options):
         b'"text"',
         b"\xff\xfe\x00garbage",
         b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}',
-        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
         b'{"messages": ' + b"[" * 100_000,
         b'{"prompt": 1e999}',
     ],

@@ -113,7 +113,7 @@ fn complaints_name_the_field_and_the_value() {
 fn what_is_no_json_or_too_much_is_said_of_the_whole_field() {
     let deep = "[".repeat(200) + &"]".repeat(200);
     let many = format!("[{}]", vec!["[[1]]"; 1_000_000].join(","));
-    for free in [deep, many, r#""\x""#.to_owned(), "1e999".to_owned()] {
+    for free in [deep, many, "1e999".to_owned()] {
         let (param, message) = complaint::<Outer>(&format!(r#"{{"inner": {{"free": {free}}}}}"#));
         assert_eq!(param, "inner", "{message}");
     }
