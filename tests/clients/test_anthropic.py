@@ -94,7 +94,7 @@ def test_tokens_are_counted_as_they_are_read(client):
 
 def test_errors_are_those_that_the_client_knows(client, server):
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
-        ask(client, max_tokens=0)
+        ask(client, max_tokens=-1)
     with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\].type"):
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
         ask(client, messages=[{"role": "user", "content": [image]}])
