@@ -295,6 +295,13 @@ impl Heads {
                 }
             }
         }
+        // A head that cannot be read is no deletion: the version of the store is read again.
+        let stored = table.keys_between(HEADS[0], HEADS[1])?;
+        for key in stored.iter().filter_map(|text| ConversationKey::of_record(text)) {
+            if !heads.all.contains_key(&key) {
+                heads.bases.remove(&key);
+            }
+        }
         Ok(heads)
     }
 }

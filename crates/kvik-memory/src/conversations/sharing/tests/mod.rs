@@ -332,6 +332,22 @@ fn what_is_deleted_does_not_come_back() {
 }
 
 #[test]
+fn a_head_that_cannot_be_read_deletes_nothing() {
+    let (_, mut one, two) = nodes();
+    let id = one.say("trip", "1").unwrap();
+    let key = ConversationKey { tenant: "a".to_owned(), id: id.clone() };
+    let foreign = one.records.table::<String>("conversations");
+    foreign.change([key.head().as_str()], |_, _| Some("of a later version".to_owned())).unwrap();
+    drop(foreign);
+    one.restart();
+    one.settle();
+    assert_eq!(two.texts(&id).unwrap(), ["1"]);
+    assert_eq!(one.texts(&id).unwrap(), ["1"]);
+    assert_eq!(one.say("trip", "2").unwrap(), id);
+    assert_eq!(two.texts("trip").unwrap(), ["1", "2"]);
+}
+
+#[test]
 fn a_deletion_is_made_up_for() {
     let (_, one, mut two) = nodes();
     let id = one.say("trip", "1").unwrap();
