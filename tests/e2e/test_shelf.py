@@ -102,26 +102,26 @@ def test_models_that_do_not_fit_together_take_turns_and_stay_warm(tmp_path, alon
     dice = random.Random(7)
     asks = [(dice.choice(list(WEIGHTS)), dice.randrange(len(PROMPTS))) for _ in range(effort(60, 160))]
     with start(tmp_path, "--shelf-ram", "70MiB", "--queue", "64") as server:
-        seen, cached = set(), []
+        answered = set()
 
         def one(asked):
+            """Whether it was answered before it was asked again, and the share of its prompt that was cached."""
             name, number = asked
+            again = asked in answered
             answer = ask(server, name, PROMPTS[number])
             assert text(answer) == alone[name][number], asked
+            answered.add(asked)
             usage = answer["usage"]
-            return asked, usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+            return again, usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"]
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for asked, prompt, reused in pool.map(one, asks):
-                cached.append((asked in seen, reused / prompt))
-                seen.add(asked)
+            cached = list(pool.map(one, asks))
         listed = {model["name"]: model for model in server.get("/v1/shelf").json["models"]}
         loads = sum(model["loads"] for model in listed.values())
         assert loads < len(asks) / 3, f"{loads} loads for {len(asks)} requests: they thrash"
         assert sum(model["status"] == "loaded" for model in listed.values()) <= 2
-        # Answers come together, so one may be asked again before it was given; most are not.
         warm = [share for again, share in cached if again]
-        assert sum(share > 0.8 for share in warm) > 0.9 * len(warm), warm
+        assert len(warm) > len(asks) / 4 and sum(share > 0.8 for share in warm) > 0.9 * len(warm), warm
 
 
 def test_a_model_that_comes_back_knows_what_it_knew(tmp_path, alone):

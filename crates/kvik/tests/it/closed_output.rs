@@ -47,6 +47,14 @@ fn a_command_ends_when_nobody_reads_it() {
 }
 
 #[test]
+fn what_is_wrong_is_told_although_nobody_reads_it() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = run(&["doctor", "-m", "/there/is/no/model.gguf"], writer);
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(1), ""));
+}
+
+#[test]
 fn an_answer_that_nobody_reads_is_not_computed() {
     // Without an end: what was said is more likely each time.
     let endless = ["--temperature", "0", "--repeat-penalty", "0.5", "--allow-loops", "--context", "8192"];

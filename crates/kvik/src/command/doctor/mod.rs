@@ -14,7 +14,7 @@ use std::path::Path;
 
 use clap::Args;
 
-use super::serve_args::ServeArgs;
+use super::{output, serve_args::ServeArgs};
 use report::{Diagnosis, Report};
 
 /// Looks at this machine as `kvik serve` would: what it would choose, what is wrong, and the remedy
@@ -43,9 +43,10 @@ pub(crate) struct DoctorArgs {
 /// Runs the command with the settings of this configuration file, if there is one; true if something is wrong.
 pub(crate) fn run(args: &DoctorArgs, config: Option<&Path>) -> anyhow::Result<bool> {
     let report = Report(examine(&args.serve, config, Path::new("/")));
+    // The status tells what is wrong also where nobody reads the report to its end.
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&report.json())?),
-        false => print!("{}", report.table()),
+        true => output::print(&serde_json::to_string_pretty(&report.json())?)?,
+        false => output::write(report.table().as_bytes()).or_else(output::unless_closed)?,
     }
     Ok(report.is_wrong())
 }
