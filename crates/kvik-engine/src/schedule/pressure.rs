@@ -13,17 +13,18 @@ use super::ram::Ram;
 use super::reuse::known;
 use super::running::Running;
 use super::sequence::Sequence;
-use super::tiers::release_unneeded;
+use super::tiers::release_retired;
 
-/// When memory is about to run short although the background has made way and nothing unneeded is held, compresses the sequence that releases most,
-/// one at a time.
+/// When memory is about to run short although the background has made way and no prompt that was public holds blocks,
+/// compresses the sequence that releases most, one at a time. What is being written to the disk is not given up for that:
+/// it is released when memory has run out.
 pub(super) fn tighten(jobs: &mut Jobs, prefixes: &mut Prefixes) {
     let passes = |sequence: &Sequence| sequence.forgetting.as_ref().is_some_and(|it| it.pass.is_some());
     if jobs.running.iter().any(passes) {
         return;
     }
     while is_short(jobs, &prefixes.ram) {
-        if !make_way(jobs, prefixes) && !release_unneeded(jobs, prefixes) {
+        if !make_way(jobs, prefixes) && !release_retired(jobs, prefixes) {
             return tighten_one(&mut jobs.running, prefixes.ram.room());
         }
     }

@@ -99,19 +99,21 @@ pub(super) fn end_unawaited_loads(jobs: &mut Jobs, prefixes: &mut Prefixes) {
 /// public, then those that are only written to the disk, then, if at most one sequence runs, those that are read from it.
 /// Returns whether there were any.
 pub(super) fn release_unneeded(jobs: &mut Jobs, prefixes: &mut Prefixes) -> bool {
-    let drop_retired = |jobs: &Jobs, prefixes: &mut Prefixes| {
-        prefixes.drop_retired(|namespace| jobs.queue.awaits(namespace))
-    };
-    if drop_retired(jobs, prefixes) {
+    if release_retired(jobs, prefixes) {
         return true;
     }
     let released = prefixes.disk.drop_unfinished(&mut prefixes.ram)
         || (jobs.running.len() <= 1 && end_all_loads(jobs, prefixes));
     if released {
         // These blocks may have been the last use of a prompt that is no longer public.
-        drop_retired(jobs, prefixes);
+        release_retired(jobs, prefixes);
     }
     released
+}
+
+/// Releases blocks of prompts that are no longer public and that nothing uses; returns whether there were any.
+pub(super) fn release_retired(jobs: &Jobs, prefixes: &mut Prefixes) -> bool {
+    prefixes.drop_retired(|namespace| jobs.queue.awaits(namespace))
 }
 
 /// Offers the reused prefix of a sequence that begins: other nodes may want it.
