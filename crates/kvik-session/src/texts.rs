@@ -87,12 +87,12 @@ impl Texts {
         prompt: &Prompt,
         constraint: &Constraint,
     ) -> Option<(Reading, Constraint)> {
+        let form = self.template.as_ref().filter(|_| chat.tools.offered.is_some())?.tool_form();
         let schema = match constraint {
             Constraint::JsonObject => json!({"type": "object"}),
             Constraint::JsonSchema(schema) => schema.clone(),
             Constraint::Regex(_) | Constraint::Lark(_) | Constraint::Calls(_) => return None,
         };
-        let form = self.template.as_ref().filter(|_| chat.tools.offered.is_some())?.tool_form();
         chat.tools.reading_or_json(chat.start(self.reasoning_form(), &prompt.text), form, schema)
     }
 

@@ -328,7 +328,7 @@ impl Scheduler {
 
     /// Drops the namespaces derived from prompts that are no longer public, once they are unused.
     fn drop_retired(&mut self) {
-        let _ = self.prefixes.drop_retired(|namespace| self.jobs.queue.awaits(namespace));
+        tiers::release_retired(&self.jobs, &mut self.prefixes);
     }
 
     /// Returns how long there is nothing to do unless an event arrives.

@@ -296,9 +296,10 @@ impl Heads {
             }
         }
         // A head that cannot be read is no deletion: the version of the store is read again.
-        let stored = table.keys_between(HEADS[0], HEADS[1])?;
-        for key in stored.iter().filter_map(|text| ConversationKey::of_record(text)) {
-            if !heads.all.contains_key(&key) {
+        let without_head = heads.bases.keys().filter(|key| !heads.all.contains_key(key)).cloned();
+        for key in without_head.collect::<Vec<_>>() {
+            let head = key.head();
+            if !table.keys_between(&head, &format!("{head}\0"))?.is_empty() {
                 heads.bases.remove(&key);
             }
         }
