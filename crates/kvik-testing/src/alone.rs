@@ -11,6 +11,14 @@ const ALONE: &str = "KVIK_TEST_ALONE";
 /// # Panics
 /// If the test fails in the other process.
 pub fn alone() -> bool {
+    alone_with(&[])
+}
+
+/// As [`alone`], in a process with these environment variables.
+///
+/// # Panics
+/// If the test fails in the other process.
+pub fn alone_with(variables: &[(&str, &str)]) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
@@ -19,7 +27,10 @@ pub fn alone() -> bool {
     let name = thread.name().filter(|name| *name != "main").expect("`--test-threads=1` names no test");
     let program = std::env::current_exe().expect("a program knows its path");
     let mut alone = Command::new(program);
-    alone.args([name, "--exact", "--nocapture", "--test-threads=2"]).env(ALONE, "1");
+    alone
+        .args([name, "--exact", "--nocapture", "--test-threads=2"])
+        .env(ALONE, "1")
+        .envs(variables.iter().copied());
     let output = alone.output().expect("a test program can be run");
     print!("{}", String::from_utf8_lossy(&output.stdout));
     eprint!("{}", String::from_utf8_lossy(&output.stderr));

@@ -10,7 +10,7 @@ pub mod fuzz;
 mod skipped;
 mod web;
 
-pub use alone::alone;
+pub use alone::{alone, alone_with};
 pub use checkout::{golden, repository, tiny_file, tiny_model};
 pub use effort::effort;
 pub use skipped::{outside_data, skip};
