@@ -337,6 +337,18 @@ pub trait Retainer {
     /// becomes position `i` of the tail that consists of the tiles `to`.
     fn move_positions(&mut self, layer: usize, from: &SequenceKv<'_>, kept: &[&[u32]], to: &[&[u32]]);
 
+    /// Changes the values of retained positions so that attention to them gives what attention to all positions of
+    /// `stored` gave for the queries that were observed. `to` holds the positions `kept`, indices of stored ones for each
+    /// head; the first `fixed` stay as they are. Nothing changes if nothing can be fitted.
+    fn fit_values(
+        &mut self,
+        _stored: &StoredLayer<'_>,
+        _kept: &[&[u32]],
+        _fixed: usize,
+        _to: &SequenceKv<'_>,
+    ) {
+    }
+
     /// The bytes of a block.
     fn bytes(&self, block: BlockId) -> Vec<u8>;
 

@@ -27,7 +27,7 @@ use super::state_layout::StateLayout;
 use super::weights::{
     AttentionWeights, HeadProjections, Layer, Mixing, Projections, RecurrentWeights, Weights,
 };
-use super::{Model, Temperature, feed_forward, latent, recurrent};
+use super::{Model, Temperature, feed_forward, fit, latent, recurrent};
 use crate::pulse::Pulse;
 
 pub(super) use predict::predict;
@@ -258,6 +258,10 @@ fn project_qkv(
     if let Some(temperature) = context.model.config.extras.temperature.as_ref().filter(|_| layer.shape.warmed)
     {
         warm(q, &rows.rotated, temperature);
+    }
+    if layer.shape.source.is_none() {
+        let (width, most) = (layer.shape.heads * layer.shape.head_dim, fit::rows_max(&context.model.config));
+        watched.iter_mut().for_each(|watched| watched.keep_queries(weights.kv, q, width, most));
     }
 }
 

@@ -10,7 +10,7 @@
 //! | forward pass | `batch` (the work of a step), `decoder` (a list of named steps), `feed_forward`, `latent` and `recurrent` (kinds of layers), `residual` (around the stream), `rope`, `state_layout` |
 //! | drafts | `prediction` (what the head of a model holds that predicts the token after the next one) |
 //! | adapters | `adapter` (low-rank matrices), `adapt` (as layers see them) |
-//! | KV | `runner` (owns the blocks and runs batches), `kv_map` (formats by layer), `observation`, `facts` and `gates` (of attention, for retention) |
+//! | KV | `runner` (owns the blocks and runs batches), `kv_map` (formats by layer), `observation`, `facts` and `gates` (of attention, for retention), `fit` (of the values that it retains) |
 //! | GPUs | `device`, `device_work` (counters) |
 //! | progress | `pulse` |
 
@@ -32,6 +32,7 @@ mod expected;
 mod extras;
 mod facts;
 mod feed_forward;
+mod fit;
 pub mod gates;
 mod kv_map;
 mod latent;

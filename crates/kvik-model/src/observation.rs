@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 use kvik_cache::retain::{Decision, Reduce, Retention, Watch};
 use kvik_kernels::{AttnWeights, Pool, QueryMoments, WeightReduce};
 
@@ -25,6 +27,19 @@ pub struct LayerObservation {
     pub moments: Option<QueryMoments>,
     /// Number of leading positions whose queries do not count.
     pub skipped: usize,
+    /// Rotated queries of rows that repeat the prompt, `[n, heads, head_dim]`.
+    pub queries: Vec<f16>,
+}
+
+/// Rows of a batch that repeat adjacent tokens of a prompt, and whose queries are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repeated {
+    /// Indices of the rows in the batch.
+    pub rows: Range<usize>,
+    /// The position of the token that the first row repeats.
+    pub from: usize,
+    /// Number of tokens of the prompt.
+    pub prompt: usize,
 }
 
 /// Observed rows of a batch: adjacent rows of one sequence.
@@ -36,6 +51,8 @@ pub struct Watched<'a> {
     /// The positions of a repeated piece of the sequence; weights are normalised over these positions and none is
     /// counted elsewhere. Empty except for [`Watch::Repeat`].
     pub among: Vec<Range<usize>>,
+    /// The rows whose queries are kept, as many of them as there is room for. Only with [`Watch::Repeat`].
+    pub repeated: Option<Repeated>,
     /// The target of the observations.
     pub observation: &'a mut Observation,
 }
@@ -61,6 +78,7 @@ impl Observation {
             if !retention.accumulates() {
                 layer.mass.clear();
             }
+            layer.queries = Vec::new();
             for (mass, kept) in layer.mass.iter_mut().zip(kept) {
                 *mass = kept.iter().map(|&index| mass.get(index as usize).copied().unwrap_or(0.0)).collect();
             }
@@ -92,6 +110,20 @@ impl Watched<'_> {
         let mass = &mut self.observation.layer(layer).mass;
         mass.resize_with(kv_heads, Vec::new);
         weights.reduce(pool, rows, reduce, &self.among, mass);
+    }
+
+    /// Keeps the queries of rows that repeat the prompt, evenly spaced so that of all its rows at most `rows_max` are
+    /// kept; `q` is `[n, width]`.
+    pub(super) fn keep_queries(&mut self, layer: usize, q: &[f32], width: usize, rows_max: usize) {
+        let Some(Repeated { rows, from, prompt }) = &self.repeated else { return };
+        let step = prompt.div_ceil(rows_max).max(1);
+        let kept = rows.clone().zip(*from..).filter(|(_, position)| position.is_multiple_of(step));
+        let queries = &mut self.observation.layer(layer).queries;
+        for (row, _) in kept {
+            let start = queries.len();
+            queries.resize(start + width, f16::ZERO);
+            queries[start..].convert_from_f32_slice(&q[row * width..][..width]);
+        }
     }
 
     /// Adds the queries of its rows before rotation; `positions` `[n]` and `q` `[n, heads, head_dim]` are those of the

@@ -17,6 +17,7 @@ use super::arch::LayerShape;
 use super::batch::{Batch, PredictionHead, Retainer, Runner, SequenceKv, StoredLayer};
 use super::decoder::{Context, Scratch, Stores, forward};
 use super::facts::FactsContext;
+use super::fit::LayerFit;
 use super::observation::Watched;
 use super::prediction::Slots;
 use super::recurrent::{LayerStates, Means, Tried, TriedRows};
@@ -183,6 +184,19 @@ impl ModelRunner {
         FactsContext { arena: &self.arena, pool: &self.pool, rope, style }
     }
 
+    fn layer_fit(&self, layer: usize) -> LayerFit<'_> {
+        let config = self.model.config();
+        let index = config.kv_layers().nth(layer).expect("a layer of the layout is one of the model");
+        LayerFit {
+            arena: &self.arena,
+            pool: &self.pool,
+            pulse: &self.pulse,
+            shape: config.layer(index),
+            softcap: config.extras.score_cap,
+            sinks: self.model.weights.layers[index].sinks(),
+        }
+    }
+
     /// The threads that compute.
     pub fn pool(&self) -> &Pool {
         &self.pool
@@ -342,6 +356,18 @@ impl Retainer for ModelRunner {
     fn move_positions(&mut self, layer: usize, from: &SequenceKv<'_>, kept: &[&[u32]], to: &[&[u32]]) {
         let blocks: Vec<u32> = from.blocks.iter().map(|block| block.0).collect();
         self.arena.move_positions(&self.pool, layer, &from.layer(layer, &blocks), kept, to);
+    }
+
+    fn fit_values(&mut self, stored: &StoredLayer<'_>, kept: &[&[u32]], fixed: usize, to: &SequenceKv<'_>) {
+        let Some(values) = self.layer_fit(stored.layer).values(stored, kept, fixed) else { return };
+        let blocks: Vec<u32> = to.blocks.iter().map(|block| block.0).collect();
+        let to = to.layer(stored.layer, &blocks);
+        let dim = self.arena.layout().layers()[stored.layer].value_dim;
+        for (head, values) in values.iter().enumerate() {
+            for (index, value) in values.chunks_exact(dim).enumerate().skip(fixed) {
+                self.arena.write_value(stored.layer, head, &to, index, value);
+            }
+        }
     }
 
     fn bytes(&self, block: BlockId) -> Vec<u8> {

@@ -160,6 +160,14 @@ impl Weights {
 
 impl Layer {
     /// The recurrent part of the layer, if it has one.
+    /// Its attention sinks, if it has any.
+    pub(super) fn sinks(&self) -> Option<&[f32]> {
+        match &self.mixing {
+            Mixing::Attention(weights) => weights.sinks.as_deref(),
+            _ => None,
+        }
+    }
+
     pub(super) fn recurrent(&self) -> Option<&Recurrent> {
         match &self.mixing {
             Mixing::Recurrent(weights) => Some(&weights.recurrent),

@@ -63,6 +63,12 @@ impl Retention {
         self.policy.rules().accumulates()
     }
 
+    /// Returns whether the values of retained positions are fitted, so that attention to them gives what attention to all
+    /// gave while the sequence was repeated.
+    pub fn fits_values(&self) -> bool {
+        self.policy.rules().fits()
+    }
+
     /// Number of first keys whose RoPE rotation is redone at each point, to the positions just before the following
     /// keys: StreamingLLM (arXiv 2309.17453) counts positions within the cache.
     pub fn rotated_sinks(&self) -> usize {

@@ -114,4 +114,26 @@ impl Held<'_> {
         let kept = Held { blocks: &[], storage: Some(to), tokens: self.tokens };
         kept.with_kv(|kv| sinks.rotate(retainer, layer, kv, window));
     }
+
+    /// Fits the values of a layer's retained positions, which were moved to the tiles of `to`, to the queries in
+    /// `observation`. The whole blocks of protected positions stay as they are, whether other sequences share them or
+    /// not.
+    pub fn fit_layer(
+        &self,
+        retainer: &mut dyn Retainer,
+        layer: usize,
+        (decision, to): (&Decision, &Ragged),
+        (retention, observation): (&Retention, &Observation),
+    ) {
+        let fixed = retention.protect / BLOCK_POSITIONS * BLOCK_POSITIONS;
+        debug_assert!(to.shared() * BLOCK_POSITIONS <= fixed, "only protected positions are shared");
+        let positions = self.positions(layer, retainer.layout().layers()[layer].kv_heads);
+        let kept: Vec<&[u32]> = decision.kept[layer].iter().map(Vec::as_slice).collect();
+        let (tokens, observed) = (self.tokens, observation.get(layer));
+        let moved = Held { blocks: &self.blocks[..to.shared()], storage: Some(to), tokens };
+        self.with_kv(|from| {
+            let stored = StoredLayer { layer, kv: *from, positions, tokens, observed, gates: None };
+            moved.with_kv(|to| retainer.fit_values(&stored, &kept, fixed, to));
+        });
+    }
 }

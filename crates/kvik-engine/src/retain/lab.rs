@@ -143,7 +143,8 @@ impl Lab {
         for Observed { watch, from, seen } in &mut self.observed {
             let rows = (*from).max(range.start) - range.start..range.len();
             if *watch != Watch::Repeat && *from < range.end {
-                watched.push(Watched { rows, watch: *watch, among: Vec::new(), observation: seen });
+                let among = Vec::new();
+                watched.push(Watched { rows, watch: *watch, among, repeated: None, observation: seen });
             }
         }
         let sequences = [SequenceKv::in_blocks(&self.reading)];
@@ -160,8 +161,9 @@ impl Lab {
                     (start..end).map(|at| row(0, piece.tokens[at], total + at, false)).collect();
                 let sequences = [SequenceKv::in_blocks(&self.reading)];
                 let observation = &mut self.observed[index].seen;
-                let among = piece.among(total);
-                let watched = Watched { rows: 0..rows.len(), watch: Watch::Repeat, among, observation };
+                let (among, repeated) = (piece.among(total), Some(piece.repeats(0, start..end, total)));
+                let watched =
+                    Watched { rows: 0..rows.len(), watch: Watch::Repeat, among, repeated, observation };
                 self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut [watched]);
             }
         }
@@ -190,23 +192,35 @@ impl Lab {
         Decision { kept: layers.map(|layer| vec![all.clone(); layer.kv_heads]).collect() }
     }
 
-    /// Stores the positions that a decision retains, for [`Lab::answer`] and [`Lab::score`].
+    /// Stores the positions that a decision retains, for [`Lab::answer`] and [`Lab::score`]; their values are fitted if
+    /// `retention`, which was read, does that.
     ///
     /// # Panics
     /// If there are not enough free blocks.
-    pub fn keep(&mut self, decision: &Decision) -> Variant {
-        self.keep_rotated(decision, 0)
+    pub fn keep(&mut self, decision: &Decision, retention: Option<&Retention>) -> Variant {
+        self.keep_rotated(decision, retention, 0)
     }
 
     /// As [`keep`](Lab::keep), with the RoPE rotation of the first `sinks` keys renewed, as in a stream.
-    pub fn keep_rotated(&mut self, decision: &Decision, sinks: usize) -> Variant {
+    pub fn keep_rotated(
+        &mut self,
+        decision: &Decision,
+        retention: Option<&Retention>,
+        sinks: usize,
+    ) -> Variant {
         let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(decision, 0));
         let blocks = self.spare.split_off(self.spare.len() - needed);
         let ragged = Ragged::new(&self.layout, 0, self.tokens.len(), decision.kept.clone(), &blocks);
         let held = Held { blocks: &self.reading, storage: None, tokens: self.tokens.len() };
         let sinks = held.sinks(&self.runner, sinks);
+        let fitting = retention
+            .filter(|retention| retention.fits_values())
+            .and_then(|retention| Some((retention, find(&self.observed, retention, self.tokens.len())?)));
         for layer in 0..decision.kept.len() {
             held.move_layer(&mut self.runner, layer, (decision, &ragged), sinks.as_ref());
+            if let Some((retention, observed)) = fitting {
+                held.fit_layer(&mut self.runner, layer, (decision, &ragged), (retention, &observed.seen));
+            }
         }
         Variant { blocks, ragged, tokens: self.tokens.len() }
     }

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use kvik_cache::Token;
+use kvik_model::observation::Repeated;
 
 /// Number of tokens repeated at a time.
 const PIECE_TOKENS: usize = 2048;
@@ -73,6 +74,15 @@ impl Piece {
         let sinks = 0..SINKS.min(self.repeated.start);
         vec![sinks, self.repeated.clone(), prompt..prompt + self.tokens.len()]
     }
+
+    /// The rows of a batch that repeat tokens of a prompt of `prompt` tokens, if its rows from `first` on compute the
+    /// tokens `range` of the piece.
+    pub(crate) fn repeats(&self, first: usize, range: Range<usize>, prompt: usize) -> Repeated {
+        let words = self.tokens.len() - self.repeated.len();
+        let start = words.clamp(range.start, range.end);
+        let rows = first + start - range.start..first + range.len();
+        Repeated { rows, from: self.repeated.start + start.saturating_sub(words), prompt }
+    }
 }
 
 #[cfg(test)]
@@ -91,6 +101,20 @@ mod tests {
             for piece in &pieces {
                 assert!(piece.tokens.len() <= words.rows_max(prompt.len()));
                 assert!(piece.tokens.ends_with(&prompt[piece.repeated.clone()]));
+                let mut again = Vec::new();
+                for start in (0..piece.tokens.len()).step_by(7) {
+                    let range = start..piece.tokens.len().min(start + 7);
+                    let Repeated { rows, from, prompt: tokens } =
+                        piece.repeats(100, range.clone(), prompt.len());
+                    assert!((100..=100 + range.len()).contains(&rows.start) && rows.end == 100 + range.len());
+                    assert_eq!(tokens, prompt.len());
+                    again.extend_from_slice(&prompt[from..from + rows.len()]);
+                }
+                assert_eq!(
+                    again,
+                    prompt[piece.repeated.clone()],
+                    "each token's row is found, however rows come"
+                );
             }
         }
     }

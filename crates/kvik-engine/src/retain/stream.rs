@@ -148,7 +148,7 @@ impl Stream {
         let watched = self.retention.watched(&self.points, self.passed, first..end);
         let rows_of = watched.start - first..watched.end - first;
         let (watch, observation) = (self.retention.watch(), &mut self.observation);
-        let watched = Watched { rows: rows_of, watch, among: Vec::new(), observation };
+        let watched = Watched { rows: rows_of, watch, among: Vec::new(), repeated: None, observation };
         let mut watched: Vec<Watched<'_>> =
             Some(watched).filter(|it| !it.rows.is_empty()).into_iter().collect();
         let vocab = self.runner.vocab_len();

@@ -216,7 +216,7 @@ fn copy_sinks(sequence: &mut Sequence, cache: &Cache, retainer: &dyn Retainer) {
     }
 }
 
-/// Moves the retained positions of one layer.
+/// Moves the retained positions of one layer, and fits their values if the policy does.
 fn move_layer(
     sequence: &Sequence,
     moved: (&Decision, &Ragged),
@@ -224,8 +224,12 @@ fn move_layer(
     cache: &Cache,
     retainer: &mut dyn Retainer,
 ) {
-    let sinks = sequence.forgetting.as_ref().and_then(|forgetting| forgetting.sinks.as_ref());
-    sequence.held(cache.table(sequence.id)).move_layer(retainer, layer, moved, sinks);
+    let forgetting = sequence.forgetting.as_ref().expect("it forgets");
+    let held = sequence.held(cache.table(sequence.id));
+    held.move_layer(retainer, layer, moved, forgetting.sinks.as_ref());
+    if forgetting.retention.fits_values() {
+        held.fit_layer(retainer, layer, moved, (&forgetting.retention, &forgetting.observation));
+    }
 }
 
 /// Continues a sequence with its retained positions. Its exact blocks stay in the cache for other requests.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kvik_cache::retain::Watch;
-use kvik_model::observation::{Observation, Watched};
+use kvik_model::observation::{Observation, Repeated, Watched};
 
 use super::plan::{Kind, Plan};
 use super::running::Running;
@@ -18,6 +18,7 @@ struct Taken {
     rows: Range<usize>,
     watch: Watch,
     among: Vec<Range<usize>>,
+    repeated: Option<Repeated>,
     observation: Observation,
 }
 
@@ -30,17 +31,21 @@ impl Watching {
             let (stored, rows) = (sequence.stored, first..first + span.rows);
             first = rows.end;
             let Some(forgetting) = &mut sequence.forgetting else { continue };
-            let (rows, among) = match span.kind {
-                Kind::Repeat => (rows, forgetting.among(stored)),
+            let (rows, among, repeated) = match span.kind {
+                Kind::Repeat => {
+                    let repeated = forgetting.repeats(rows.clone(), stored);
+                    (rows, forgetting.among(stored), repeated)
+                }
                 Kind::Tokens => {
                     let watched = forgetting.watched(stored..stored + span.rows);
-                    (rows.start + watched.start - stored..rows.start + watched.end - stored, Vec::new())
+                    let watched = rows.start + watched.start - stored..rows.start + watched.end - stored;
+                    (watched, Vec::new(), None)
                 }
             };
             if !rows.is_empty() {
                 let observation = std::mem::take(&mut forgetting.observation);
                 let watch = forgetting.retention.watch();
-                watching.push(Taken { index: span.index, rows, watch, among, observation });
+                watching.push(Taken { index: span.index, rows, watch, among, repeated, observation });
             }
         }
         Watching(watching)
@@ -48,12 +53,14 @@ impl Watching {
 
     /// The observed rows in the form that a batch takes.
     pub(super) fn watched(&mut self) -> Vec<Watched<'_>> {
-        let watched = self.0.iter_mut().map(|Taken { rows, watch, among, observation, .. }| Watched {
-            rows: rows.clone(),
-            watch: *watch,
-            among: among.clone(),
-            observation,
-        });
+        let watched =
+            self.0.iter_mut().map(|Taken { rows, watch, among, repeated, observation, .. }| Watched {
+                rows: rows.clone(),
+                watch: *watch,
+                among: among.clone(),
+                repeated: repeated.clone(),
+                observation,
+            });
         watched.collect()
     }
 

@@ -21,7 +21,7 @@ use kvik_text::tokenizer::Tokenizer;
 
 const CONTEXT: usize = 1024;
 
-const RETENTIONS: [&str; 13] = [
+const RETENTIONS: [&str; 14] = [
     "sinks:0.5,every=512",
     "sample:0.5,every=512",
     "knorm:0.5,order=large,every=512",
@@ -34,6 +34,7 @@ const RETENTIONS: [&str; 13] = [
     "expected:0.5,every=512",
     "r-kv:0.5,every=512",
     "kvzip:0.5,every=512",
+    "kvzip:0.3,fit=false,every=512",
     "gated:0.5,every=512",
 ];
 
@@ -125,7 +126,7 @@ fn serving_answers_what_the_laboratory_answers() {
             let logits = lab.read(&prompt, &[parsed]);
             let first = first_of_the_likeliest(&logits);
             let decision = lab.decide(&parsed, None);
-            let mut variants = [lab.keep_rotated(&decision, parsed.rotated_sinks())];
+            let mut variants = [lab.keep_rotated(&decision, Some(&parsed), parsed.rotated_sinks())];
             let rest = lab.answer(&mut variants, &[first], 23, &[]);
             let expect = tiny.tokenizer.decode(&[&[first], &rest[0][..]].concat());
             let [variant] = variants;
@@ -153,6 +154,38 @@ fn a_gate_finds_most_of_what_a_repetition_finds() {
     let all: usize = wanted.kept.iter().flatten().map(Vec::len).sum();
     let (found, by_chance) = (shared(&mut lab, &gated), shared(&mut lab, &random));
     assert!(10 * found > 6 * all && found > by_chance + all / 5, "{found} of {all}, {by_chance} by chance");
+}
+
+/// What follows is predicted more nearly as with everything kept, and the protected positions are those of before.
+#[test]
+fn fitted_values_make_up_for_what_is_dropped() {
+    let tiny = tiny(KvFormat::F16);
+    let (mut lab, prompt) = (tiny.lab(), tiny.prompt());
+    let follows =
+        tiny.tokenizer.encode("The code of the shed is 4821. The red box holds nails.", false, false);
+    let retentions = ["kvzip:0.2", "kvzip:0.2,fit=false"].map(|text| text.parse::<Retention>().unwrap());
+    lab.read(&prompt, &retentions);
+    let (decision, everything) = (lab.decide(&retentions[0], None), lab.everything());
+    let mut variants = vec![lab.keep(&everything, None)];
+    variants.extend(retentions.iter().map(|retention| lab.keep(&decision, Some(retention))));
+    let [exact, fitted, plain] = &lab.score(&mut variants, &follows)[..] else { panic!("three variants") };
+    let distance = |logits: &[Vec<f32>]| -> f64 {
+        let pairs = logits.iter().zip(exact).flat_map(|(a, b)| a.iter().zip(b));
+        pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum()
+    };
+    let (fitted, plain) = (distance(fitted), distance(plain));
+    println!("square distance of logits {fitted:.0} with fitted values, {plain:.0} without");
+    assert!(fitted < 0.7 * plain, "{fitted} for {plain}");
+}
+
+#[test]
+fn protected_positions_are_the_same_whether_they_are_shared() {
+    let tiny = tiny(KvFormat::F16);
+    let (prompt, retention) = (tiny.prompt(), Some("kvzip:0.4,protect=64"));
+    let cold = text(&tiny.engine(200, 512), tiny.request(&prompt, retention));
+    let engine = tiny.engine(200, 512);
+    text(&engine, tiny.request(&prompt[..80], None));
+    assert_eq!(text(&engine, tiny.request(&prompt, retention)), cold);
 }
 
 #[test]

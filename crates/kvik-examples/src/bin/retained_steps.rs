@@ -229,6 +229,7 @@ impl Steps {
             rows,
             watch: retention.watch(),
             among: Vec::new(),
+            repeated: None,
             observation,
         });
         let mut watched: Vec<Watched<'_>> = watched.into_iter().collect();

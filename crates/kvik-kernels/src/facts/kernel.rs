@@ -78,7 +78,7 @@ pub(crate) fn half_len(lanes: usize) -> usize {
 
 /// Offset in the stored half of the block of 16 rows that begins with row `start`.
 #[inline(always)]
-fn half_start(lanes: usize, start: usize) -> usize {
+pub(crate) fn half_start(lanes: usize, start: usize) -> usize {
     half_len(lanes) - half_len(lanes - start)
 }
 

@@ -4,12 +4,14 @@
 //! split at fixed rows, and the pieces are added in order.
 
 mod expected;
+mod fit;
 mod kernel;
 mod moments;
 mod rows;
 mod variants;
 
 pub use expected::expected_attention;
+pub use fit::WeightedSums;
 pub use moments::QueryMoments;
 pub use rows::{Rows, likeness, redundancy, row_norms};
 

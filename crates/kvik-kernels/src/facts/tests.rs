@@ -265,3 +265,54 @@ fn nothing_is_expected_of_queries_that_were_not_observed() {
     let keys = InMemory { x: &[0.0; 8], dim: 8 };
     expected_attention(&Pool::new(1), &moments, &[], RopeStyle::HalfSplit, &keys, 0..1, &mut [0.0]);
 }
+
+/// The slope by which a change of vectors would lower what [`WeightedSums::fit`] minimises, by its definition.
+fn slope(weights: &[f32], width: usize, left: &[f32], change: &[f32], strength: f64, at: [usize; 2]) -> f64 {
+    let (rows, dim) = (weights.chunks(width), change.len() / width);
+    let square = weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>() / width as f64;
+    let [column, d] = at;
+    let of_sums: f64 =
+        rows.zip(left.chunks(dim)).map(|(w, left)| f64::from(w[column]) * f64::from(left[d])).sum();
+    of_sums - strength * square * f64::from(change[column * dim + d])
+}
+
+proptest! {
+    #![proptest_config(crate::testing::cases(32))]
+
+    #[test]
+    fn a_fit_leaves_no_slope_and_is_the_same_everywhere(
+        dim in prop::sample::select(vec![8_usize, 24, 64, 100]),
+        (n, width) in (0..300_usize, 1..60_usize),
+        seed in any::<u64>(),
+    ) {
+        let weights: Vec<f32> = vector(seed, n * width).iter().map(|w| w.abs()).collect();
+        let (lacking, sums) = (vector(seed ^ 1, n * dim), WeightedSums { weights: &weights, width });
+        let mut left = lacking.clone();
+        let change = sums.fit(0..width, 1e-2, &mut left);
+        let size: f64 = weights.iter().map(|w| f64::from(*w)).sum::<f64>().max(1.0);
+        for column in 0..width {
+            for d in 0..dim {
+                let slope = slope(&weights, width, &left, &change, 1e-2, [column, d]);
+                prop_assert!(slope.abs() < 2e-5 * size, "{} of {}", slope, size);
+            }
+        }
+        let mut subtracted = lacking.clone();
+        sums.subtract(0..width, &change, &mut subtracted);
+        prop_assert_eq!(bits(&subtracted), bits(&left));
+        for isa in crate::testing::isas() {
+            let mut left_here = lacking.clone();
+            let here = sums.fit_with(isa, 0..width, 1e-2, &mut left_here);
+            prop_assert_eq!([bits(&here), bits(&left_here)], [bits(&change), bits(&left)], "{:?}", isa);
+        }
+    }
+}
+
+#[test]
+fn vectors_that_no_sum_needs_and_those_of_nonsense_do_not_change() {
+    let sums = WeightedSums { weights: &[0.5, 0.0, 1.0, 0.0], width: 2 };
+    let change = sums.fit(0..2, 1e-3, &mut [1.0, -1.0]);
+    assert!(change[0] != 0.0 && change[1] == 0.0, "{change:?}");
+    assert_eq!(sums.fit(1..2, 1e-3, &mut [1.0, -1.0]), [0.0]);
+    assert_eq!(sums.fit(0..2, 1e-3, &mut [f32::NAN, 1.0]), [0.0; 2]);
+    assert_eq!(WeightedSums { weights: &[], width: 2 }.fit(0..2, 1e-3, &mut []), [0.0; 2]);
+}

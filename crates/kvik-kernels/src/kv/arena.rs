@@ -4,7 +4,7 @@ use std::io;
 
 use super::sequence::{check, check_tails};
 use super::write::writers;
-use super::{BLOCK_POSITIONS, KvLayer, KvLayout, SeqKv, SeqRow};
+use super::{BLOCK_POSITIONS, KvLayer, KvLayout, KvValues, SeqKv, SeqRow};
 use crate::memory::Memory;
 use crate::{Isa, Pool};
 
@@ -156,11 +156,38 @@ impl KvArena {
     pub fn write_key(&mut self, layer: usize, head: usize, seq: &SeqKv<'_>, position: usize, key: &[f32]) {
         let shape = self.layout.layers()[layer];
         assert!(key.len() == shape.key_dim, "key is [{}]", shape.key_dim);
-        check_tails(&shape, seq);
-        let tile = seq.tile(self, layer, head, position / BLOCK_POSITIONS);
-        let key_tile = self.tiles(tile, layer)[0].cast_mut();
+        let [key_tile, _] = self.tiles_at(layer, head, seq, position);
         // SAFETY: the tile exists and has the shape and formats of the layer; `&mut self` keeps all others away.
         unsafe { (writers(Isa::current(), &shape).key)(key_tile, position % BLOCK_POSITIONS, key) };
+    }
+
+    /// Replaces the value of one stored position of a KV head, as [`KvArena::write_key`] does with the key; `value` is
+    /// `[value_dim]`.
+    ///
+    /// # Panics
+    /// As [`KvArena::write_key`], and if keys hold the values.
+    pub fn write_value(
+        &mut self,
+        layer: usize,
+        head: usize,
+        seq: &SeqKv<'_>,
+        position: usize,
+        value: &[f32],
+    ) {
+        let shape = self.layout.layers()[layer];
+        assert!(shape.values == KvValues::Stored, "keys hold the values");
+        assert!(value.len() == shape.value_dim, "value is [{}]", shape.value_dim);
+        let [_, value_tile] = self.tiles_at(layer, head, seq, position);
+        let (write, offset) = (writers(Isa::current(), &shape).value, position % BLOCK_POSITIONS);
+        // SAFETY: as in `write_key`.
+        unsafe { write(value_tile, shape.value_lanes(), offset, value) };
+    }
+
+    /// The K and the V tile of one stored position of a KV head, to be written to.
+    fn tiles_at(&mut self, layer: usize, head: usize, seq: &SeqKv<'_>, position: usize) -> [*mut u8; 2] {
+        check_tails(&self.layout.layers()[layer], seq);
+        let tile = seq.tile(self, layer, head, position / BLOCK_POSITIONS);
+        self.tiles(tile, layer).map(<*const u8>::cast_mut)
     }
 
     /// The K and the V tile with this number, as tiles of `layer`.

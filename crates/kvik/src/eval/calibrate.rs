@@ -79,7 +79,7 @@ impl Exam {
     fn right_answer(&mut self, case: &EvalCase, grader: &Grader<'_>) -> Option<Vec<Token>> {
         self.read(&case.prompt.context, []);
         let everything = self.decision(None);
-        let mut variants = [self.lab().keep(&everything)];
+        let mut variants = [self.lab().keep(&everything, None)];
         let mut answers = self.lab().answer(&mut variants, &case.prompt.question, case.limit, grader.stop);
         variants.into_iter().for_each(|variant| self.lab().drop(variant));
         let answer = answers.swap_remove(0);
@@ -89,7 +89,7 @@ impl Exam {
 
     /// The log-probability of the last `answer` of `tokens` under each decision, nats.
     fn likelihoods(&mut self, decisions: &[Decision], tokens: &[Token], answer: usize) -> Vec<f64> {
-        let mut variants: Vec<_> = decisions.iter().map(|decision| self.lab().keep(decision)).collect();
+        let mut variants: Vec<_> = decisions.iter().map(|decision| self.lab().keep(decision, None)).collect();
         let mut sums = vec![0.0; variants.len()];
         let piece = piece_tokens(variants.len(), self.vocab());
         for start in (0..tokens.len() - 1).step_by(piece) {

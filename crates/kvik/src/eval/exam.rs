@@ -148,7 +148,7 @@ impl Exam {
     pub(crate) fn keep(&mut self, group: &[Decided], rows: &mut [ResultRow]) -> Vec<Variant> {
         let keep = |decided: &Decided| {
             let start = Instant::now();
-            let variant = self.lab.keep(&decided.decision);
+            let variant = self.lab.keep(&decided.decision, rows[decided.row].setting.retention.as_ref());
             rows[decided.row].kept(&self.stored(&decided.decision, self.prompt), start.elapsed());
             variant
         };

@@ -24,7 +24,7 @@ impl Exam {
         let everything = exact.decision(None);
         for group in self.decide(&chosen, rows, second.len()) {
             let mut variants = self.keep(&group, rows);
-            let mut twin = [exact.lab().keep(&everything)];
+            let mut twin = [exact.lab().keep(&everything, None)];
             let cells = self.compare(exact, &mut variants, &mut twin, window);
             variants.into_iter().for_each(|variant| self.lab().drop(variant));
             twin.into_iter().for_each(|variant| exact.lab().drop(variant));

@@ -19,7 +19,7 @@ impl Exam {
         let first = self.read(prompt, retention);
         let read = start.elapsed();
         let decision = self.decision(retention.as_ref());
-        let mut variants = [self.lab().keep(&decision)];
+        let mut variants = [self.lab().keep(&decision, retention.as_ref())];
         let start = Instant::now();
         self.lab().answer(&mut variants, &[first], STEPS, &[]);
         let decode = start.elapsed();

@@ -11,6 +11,9 @@ options! {
     Kvzip {
         /// Whether attention is multiplied by the norm of the position's value.
         vnorm: bool = false,
+        /// Whether the values of retained positions change, so that attention to them gives what attention to all gave
+        /// during the repetition (Attention Matching, arXiv 2602.16284).
+        fit: bool = true,
     }
 }
 
@@ -21,6 +24,10 @@ impl Rules for Kvzip {
 
     fn needs(&self) -> Needs {
         Needs { value_norms: self.vnorm, ..Needs::default() }
+    }
+
+    fn fits(&self) -> bool {
+        self.fit
     }
 
     fn budget(&self) -> Budget {

@@ -23,6 +23,11 @@ pub(in crate::retain) trait Rules {
         false
     }
 
+    /// Returns whether the values of retained positions are fitted to the rows that repeat the sequence.
+    fn fits(&self) -> bool {
+        false
+    }
+
     /// Number of latest positions that it forces when the sequence has `at` tokens.
     fn recent(&self, _at: usize) -> usize {
         0

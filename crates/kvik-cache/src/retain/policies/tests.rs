@@ -73,7 +73,7 @@ fn norms_and_likeness_are_scores() {
     let head = HeadFacts { mass: values.clone(), value_norms: vec![2.0; 16], ..positions() };
     assert_eq!(scores(Kvzip::DEFAULT.into(), head.clone(), 8), values);
     let doubled: Vec<f32> = values.iter().map(|value| 2.0 * value).collect();
-    assert_eq!(scores(Kvzip { vnorm: true }.into(), head, 8), doubled);
+    assert_eq!(scores(Kvzip { vnorm: true, ..Kvzip::DEFAULT }.into(), head, 8), doubled);
 }
 
 #[test]

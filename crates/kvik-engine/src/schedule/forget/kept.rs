@@ -13,7 +13,7 @@ use kvik_cache::{BLOCK_POSITIONS, Identity, Token};
 use kvik_kernels::KvLayout;
 
 /// Identifies the format and its version.
-const MAGIC: [u8; 8] = *b"kvikkeep";
+const MAGIC: [u8; 8] = *b"kvikfit1";
 
 /// Retained positions of all heads, `[layers][kv_heads]`, ascending.
 pub(in crate::schedule) type Kept = Vec<Vec<Vec<u32>>>;

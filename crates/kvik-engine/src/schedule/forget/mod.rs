@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use kvik_cache::retain::{Decision, Points, PolicyState, Retention, Watch, WatchedRows};
 use kvik_cache::{SeqId, Token, blocks_for};
-use kvik_model::observation::Observation;
+use kvik_model::observation::{Observation, Repeated};
 
 use crate::retain::{Ragged, Sinks};
 
@@ -199,6 +199,16 @@ impl Forgetting {
                 pieces.last().map_or_else(Vec::new, |piece| piece.among(stored))
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// The rows whose queries are kept if `rows` of a batch repeat the next tokens of a sequence of `stored` tokens.
+    pub(super) fn repeats(&self, rows: Range<usize>, stored: usize) -> Option<Repeated> {
+        match self.pass.as_ref().map(|pass| &pass.stage) {
+            Some(Stage::Repeat { pieces, done }) if self.retention.fits_values() => {
+                pieces.last().map(|piece| piece.repeats(rows.start, *done..done + rows.len(), stored))
+            }
+            _ => None,
         }
     }
 
