@@ -1,5 +1,7 @@
 //! Reads the shape of a model from GGUF metadata.
 
+mod unsupported;
+
 use kvik_kernels::{WeightType, dequantize};
 use kvik_text::files::gguf::{Gguf, GgufError, TensorInfo};
 
@@ -47,6 +49,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         let expected = format!("the key length, {head_dim}");
         return Err(ConfigError::new(&keys.key("attention.value_length"), value_dim, expected));
     }
+    unsupported::refuse(&keys, &config)?;
     check_config(&config, |key| keys.name_in_file(key))?;
     Ok(config)
 }

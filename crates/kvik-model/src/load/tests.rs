@@ -146,3 +146,59 @@ fn impossible_shapes_are_named() {
     check(&mut GgufWriter::new(), "general.architecture");
     check(GgufWriter::new().text("general.architecture", "mamba"), "\"mamba\" is not supported");
 }
+
+/// LFM2.5-Embedding is a file of a causal architecture that attends to both sides.
+#[test]
+fn keys_that_change_the_computation_are_refused_by_name() {
+    let check = |key: &str, write: &dyn Fn(&mut GgufWriter, &str), is_refused: bool| {
+        let mut writer = base();
+        write(&mut writer, &format!("llama.{key}"));
+        match config(&writer).map_err(|error| error.to_string()) {
+            Ok(_) => assert!(!is_refused, "{key}"),
+            Err(error) => assert!(is_refused && error.contains(&format!("llama.{key} is")), "{error}"),
+        }
+    };
+    for (key, usual) in [("attention.causal", true), ("use_parallel_residual", false)] {
+        for value in [true, false] {
+            let write = |writer: &mut GgufWriter, key: &str| {
+                writer.boolean(key, value);
+            };
+            check(key, &write, value != usual);
+        }
+    }
+    for (key, neutral, other) in [
+        ("embedding_scale", 1.0, 12.0),
+        ("residual_scale", 1.0, 0.22),
+        ("logit_scale", 0.0, 8.0),
+        ("attention.scale", 0.25, 0.5),
+        ("attn_logit_softcapping", 0.0, 50.0),
+        ("final_logit_softcapping", 0.0, 30.0),
+        ("attention.clamp_kqv", 0.0, 8.0),
+        ("attention.max_alibi_bias", 0.0, f32::NAN),
+        ("rope.scaling.yarn_ext_factor", -1.0, 1.0),
+        ("rope.scaling.attn_factor", 1.0, 1.2),
+        ("rope.scaling.yarn_attn_factor", 1.0, 1.2),
+    ] {
+        for (value, is_refused) in [(neutral, false), (other, true)] {
+            let write = |writer: &mut GgufWriter, key: &str| {
+                writer.f32(key, value);
+            };
+            check(key, &write, is_refused);
+        }
+    }
+}
+
+#[test]
+fn yarn_has_one_share_of_extrapolation() {
+    let yarn = |share: f32| {
+        let mut writer = base();
+        writer
+            .text("llama.rope.scaling.type", "yarn")
+            .f32("llama.rope.scaling.factor", 4.0)
+            .f32("llama.rope.scaling.yarn_attn_factor", 1.5)
+            .f32("llama.rope.scaling.yarn_ext_factor", share);
+        config(&writer).map_err(|error| error.to_string())
+    };
+    assert!(yarn(1.0).is_ok() && yarn(-1.0).is_ok());
+    assert!(yarn(0.5).unwrap_err().contains("yarn_ext_factor is 0.5"));
+}

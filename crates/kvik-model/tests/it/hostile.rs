@@ -20,10 +20,12 @@ use kvik_kernels::KvFormat;
 use serde_json::{Value, json};
 
 /// Every key that the readers of architectures ask for, without the prefix of the architecture.
-const KEYS: [&str; 68] = [
+const KEYS: [&str; 73] = [
     "activation_sparsity_scale",
     "altup.active_idx",
     "altup.num_inputs",
+    "attention.causal",
+    "attention.clamp_kqv",
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
@@ -32,6 +34,7 @@ const KEYS: [&str; 68] = [
     "attention.kv_lora_rank",
     "attention.layer_norm_epsilon",
     "attention.layer_norm_rms_epsilon",
+    "attention.max_alibi_bias",
     "attention.q_lora_rank",
     "attention.recurrent_layers",
     "attention.scale",
@@ -82,6 +85,7 @@ const KEYS: [&str; 68] = [
     "rope.scaling.yarn_attn_factor",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_ext_factor",
     "rope.scaling.yarn_log_multiplier",
     "shortconv.l_cache",
     "ssm.conv_kernel",
@@ -89,6 +93,7 @@ const KEYS: [&str; 68] = [
     "ssm.inner_size",
     "ssm.state_size",
     "ssm.time_step_rank",
+    "use_parallel_residual",
 ];
 
 /// The longest that one file may take.

@@ -1,6 +1,6 @@
 //! Small files: settings, keys, lists. Reads are bounded, even of devices and pipes.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
@@ -24,15 +24,22 @@ pub fn read_small_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// Reads a file of this program's own. A pipe in its place would block forever.
+/// Reads a file of this program's own, perhaps through a link. A pipe in its place would block forever.
 ///
 /// # Errors
 /// As [`read_small`], and if it is not a regular file.
 pub fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    if !path.metadata()?.is_file() {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    // Opening a pipe would wait for its writer otherwise.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let file = options.open(path)?;
+    // The open file is asked, since another one may have taken its path.
+    if !file.metadata()?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
     }
-    read_small(path, bytes_max)
+    read_whole(file, bytes_max)
 }
 
 fn read_whole(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
@@ -59,6 +66,17 @@ mod tests {
         assert_eq!(read_own(&path, 4).unwrap(), b"four");
         std::fs::write(&path, [0xff]).unwrap();
         assert_eq!(read_small_text(&path, 4).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    /// Kubernetes mounts secrets as links, and the hub's cache has a checkpoint's files as links.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_of_the_program_may_be_a_link_and_no_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("secret"), folder.path().join("link"));
+        std::fs::write(&path, "four").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(read_own(&link, 4).unwrap(), b"four");
         assert_eq!(read_own(folder.path(), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 

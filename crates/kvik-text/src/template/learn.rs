@@ -39,6 +39,7 @@ const VALUES: [&str; 2] = ["zwValueOne", "jqValueTwo"];
 const ANSWER: &str = "\u{3a9}zjAnswer";
 const RESULT: &str = "vqResultText";
 const SYSTEM: &str = "wjSystemText";
+pub(super) const QUESTION: &str = "kzQuestionText";
 
 /// Identifiers of calls. Kimi's identifiers contain the name, and its template writes it nowhere else.
 const IDS: [[&str; 2]; 2] =
@@ -115,11 +116,12 @@ impl Learned {
     }
 }
 
-/// The parts of a conversation that no trial renders, because the template fails.
+/// The parts of a conversation that no trial renders, because the template fails or, of a message, loses its text.
+/// Tools, calls and results that it omits are written for it.
 fn failures(trials: &[Trial<'_>]) -> Vec<(&'static str, String)> {
     type Messages = fn(&Trial<'_>) -> Value;
     let parts: [(&str, bool, Messages); 4] = [
-        ("a message", false, |_| json!([user()])),
+        ("a message", false, |_| json!([question()])),
         ("tools", true, |_| json!([user()])),
         ("calls of tools", true, |trial| json!([user(), trial.calls(1)])),
         ("results of calls", true, |trial| json!([user(), trial.calls(1), trial.result()])),
@@ -128,6 +130,9 @@ fn failures(trials: &[Trial<'_>]) -> Vec<(&'static str, String)> {
         let mut errors: Vec<String> = Vec::new();
         for trial in trials {
             match trial.try_render(messages(trial), tools) {
+                Ok(text) if !tools && !text.contains(QUESTION) => {
+                    errors.push("what it writes does not contain the text".into());
+                }
                 // A template may refuse input that its model was not trained on.
                 Ok(_) | Err(TemplateError::Raised { .. }) => return None,
                 Err(error) => errors.push(error.to_string()),
@@ -140,6 +145,23 @@ fn failures(trials: &[Trial<'_>]) -> Vec<(&'static str, String)> {
 
 fn user() -> Value {
     json!({"role": "user", "content": "Hi"})
+}
+
+/// A message whose text no template contains.
+pub(super) fn question() -> Value {
+    json!({"role": "user", "content": QUESTION})
+}
+
+/// The input of a trial, without messages and tools.
+pub(super) fn unasked() -> RenderInput {
+    RenderInput {
+        messages: json!([]),
+        tools: None,
+        add_generation_prompt: false,
+        enable_thinking: None,
+        kwargs: serde_json::Map::new(),
+        now: std::time::UNIX_EPOCH,
+    }
 }
 
 /// A variant of the messages to render.
@@ -183,14 +205,7 @@ impl Trial<'_> {
                 "required": ["a"],
             },
         }});
-        let input = RenderInput {
-            messages,
-            tools: tools.then(|| json!([tool])),
-            add_generation_prompt: false,
-            enable_thinking: None,
-            kwargs: serde_json::Map::new(),
-            now: std::time::UNIX_EPOCH,
-        };
+        let input = RenderInput { messages, tools: tools.then(|| json!([tool])), ..unasked() };
         self.template.render_as_is(&input, self.expected).map(|prompt| prompt.text)
     }
 

@@ -139,6 +139,62 @@ pub(super) fn explicit(messages: &[Value]) -> Vec<Value> {
     messages
 }
 
+/// Whether a conversation has a system message.
+pub(super) fn has_system(messages: &[Value]) -> bool {
+    messages.iter().any(|message| message["role"] == "system")
+}
+
+/// The messages without system messages, for templates that do not render them: their texts are at the beginning of the
+/// next message of the user, or else at the end of the last one.
+pub(super) fn fold_system(messages: Vec<Value>) -> Vec<Value> {
+    let mut folded: Vec<Value> = Vec::with_capacity(messages.len());
+    let mut texts: Vec<String> = Vec::new();
+    for mut message in messages {
+        if message["role"] == "system" {
+            texts.push(text_of(&message));
+            continue;
+        }
+        if message["role"] == "user" && !texts.is_empty() {
+            texts.push(text_of(&message));
+            message["content"] = paragraphs(std::mem::take(&mut texts)).into();
+        }
+        folded.push(message);
+    }
+    if texts.is_empty() {
+        return folded;
+    }
+    match folded.iter_mut().rfind(|message| message["role"] == "user") {
+        Some(last) => {
+            texts.insert(0, text_of(last));
+            last["content"] = paragraphs(texts).into();
+        }
+        None => folded.insert(0, json!({"role": "user", "content": paragraphs(texts)})),
+    }
+    folded
+}
+
+fn text_of(message: &Value) -> String {
+    message["content"].as_str().unwrap_or_default().to_owned()
+}
+
+fn paragraphs(mut texts: Vec<String>) -> String {
+    texts.retain(|text| !text.is_empty());
+    texts.join("\n\n")
+}
+
+/// The messages with every text as a list of one part, for templates that read nothing else. Some read the first part
+/// without checking for one, so an empty text is a part too.
+pub(super) fn in_parts(messages: &[Value]) -> Vec<Value> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        if message["content"].is_string() {
+            let text = message["content"].take();
+            message["content"] = json!([{"type": "text", "text": text}]);
+        }
+    }
+    messages
+}
+
 fn message(
     field: &str,
     entry: &Value,

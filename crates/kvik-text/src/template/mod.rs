@@ -43,6 +43,8 @@ pub struct ChatTemplate {
     needs_thinking_set: bool,
     /// Its support for tools; derived at the first use.
     learned: OnceLock<Learned>,
+    /// Whether it reads content as a list of parts only; derived at the first use.
+    takes_parts: OnceLock<bool>,
     /// The template for conversations with tools, if the model has a separate one.
     for_tools: Option<Box<ChatTemplate>>,
 }
@@ -122,6 +124,7 @@ impl ChatTemplate {
             reasoning: ReasoningForm::of_template(source),
             needs_thinking_set: needs_thinking_set(source),
             learned: OnceLock::new(),
+            takes_parts: OnceLock::new(),
             for_tools: None,
         })
     }
@@ -188,6 +191,18 @@ impl ChatTemplate {
         self.learned.get_or_init(|| Learned::from(self))
     }
 
+    /// Whether the template loses the text of a message unless it is in a list of parts, as in SmolVLM.
+    fn takes_parts(&self) -> bool {
+        *self.takes_parts.get_or_init(|| {
+            let renders = |messages: &[serde_json::Value]| {
+                let written = self.write_messages(&learn::unasked(), None, messages);
+                written.is_ok_and(|prompt| prompt.text.contains(learn::QUESTION))
+            };
+            let question = [learn::question()];
+            !renders(&question) && renders(&messages::in_parts(&question))
+        })
+    }
+
     /// Renders a prompt.
     pub fn render(&self, input: &RenderInput) -> Result<Prompt, TemplateError> {
         if let Some(name) = RESERVED.iter().find(|name| input.kwargs.contains_key(**name)) {
@@ -199,6 +214,9 @@ impl ChatTemplate {
         let learned = uses_tools(input).then(|| self.learned());
         let expected = learned.map_or_else(|| MessageFormat::guess(&self.source), |learned| learned.expected);
         let mut messages = messages::normalise(&input.messages, expected)?;
+        if messages::has_system(&messages) && !self.learned().system {
+            messages = messages::fold_system(messages);
+        }
         let tools = input.tools.as_ref().map(tools::complete);
         if let Some(learned) = learned {
             generic::explain(&mut messages, tools.as_ref(), learned, &self.tool_form());
@@ -232,7 +250,20 @@ impl ChatTemplate {
         self.write_with(input, Some(&tools), &messages).map_err(|_| error)
     }
 
+    /// Writes messages whose content is text, in the shape that the template reads.
     fn write_with(
+        &self,
+        input: &RenderInput,
+        tools: Option<&serde_json::Value>,
+        messages: &[serde_json::Value],
+    ) -> Result<Prompt, TemplateError> {
+        match self.takes_parts() {
+            true => self.write_messages(input, tools, &messages::in_parts(messages)),
+            false => self.write_messages(input, tools, messages),
+        }
+    }
+
+    fn write_messages(
         &self,
         input: &RenderInput,
         tools: Option<&serde_json::Value>,

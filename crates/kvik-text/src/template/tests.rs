@@ -70,6 +70,53 @@ fn content_parts_and_null_become_text() {
     );
 }
 
+/// In the shape of SmolVLM's, which would lose the text of every message.
+#[test]
+fn a_template_that_reads_parts_alone_is_given_parts() {
+    let source = "{{ bos_token }}{% for m in messages %}{{ m['role'] | capitalize }}\
+        {% if m['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}\
+        {% for part in m['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}\
+        {% elif part['type'] == 'image' %}<image>{% endif %}{% endfor %}<end>{% endfor %}\
+        {% if add_generation_prompt %}Assistant:{% endif %}";
+    let template = ChatTemplate::new(source, "<BOS>", "").unwrap();
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "c<end>"},
+    ]);
+    let Prompt { text, inputs } = template.render(&input(messages)).unwrap();
+    let turns = "System: Be brief.<end>User: a\nb<end>Assistant: <end>User: c<end><end>Assistant:";
+    assert_eq!(text, format!("<BOS>{turns}"));
+    assert!(inputs.iter().any(|range| &text[range.clone()] == "c<end>"), "{inputs:?}");
+    assert_eq!(template.failures(), [""; 0]);
+}
+
+/// Gemma 2 refuses the role; other templates omit its messages.
+#[test]
+fn a_system_message_is_in_the_question_if_the_template_has_no_role_for_it() {
+    let refuses = "{% for m in messages %}{% if m.role == 'system' %}\
+        {{ raise_exception('System role not supported') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let omits = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let said = |role: &str, text: &str| json!({"role": role, "content": text});
+    for source in [refuses, omits] {
+        let check = |messages: &[Json], expect: &str| {
+            assert_eq!(render(source, &input(json!(messages))).unwrap(), expect, "{source}");
+        };
+        let (question, answer) = (said("user", "c"), said("assistant", "d"));
+        let leading = [said("system", "a"), said("developer", "b")];
+        check(&[&leading[..], &[question.clone(), answer.clone()]].concat(), "<user>a\n\nb\n\nc<assistant>d");
+        let later = [question.clone(), answer.clone(), said("system", "b"), said("user", "e")];
+        check(&later, "<user>c<assistant>d<user>b\n\ne");
+        check(&[question.clone(), said("system", "b"), answer], "<user>c\n\nb<assistant>d");
+        check(&[said("system", ""), question], "<user>c");
+        check(&[said("system", "a")], "<user>a");
+    }
+    let takes = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let messages = json!([said("system", "a"), said("user", "c")]);
+    assert_eq!(render(takes, &input(messages)).unwrap(), "<system>a<user>c");
+}
+
 /// Agents look at images on their own, and send everything back with each turn.
 #[test]
 fn a_picture_that_a_tool_returned_or_was_asked_about_before_has_words_in_its_place() {

@@ -292,6 +292,8 @@ fn what_a_template_fails_to_render_is_said() {
     assert!(
         failures(tools)[0].contains("does not render tools") && failures(tools)[0].contains("frobnicate")
     );
+    let silent = failures("{% for m in messages %}<{{ m.role }}>{% endfor %}");
+    assert!(silent.len() == 1 && silent[0].contains("does not render a message"), "{silent:?}");
     // The failures are those of the template that is used with tools.
     let both = ChatTemplate::new("{{ messages[0].content }}", "", "").unwrap().and_for_tools(calls).unwrap();
     assert_eq!(both.failures(), said);

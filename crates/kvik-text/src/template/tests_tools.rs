@@ -195,9 +195,13 @@ fn models_whose_template_has_no_tools_get_an_instruction() {
     assert!(text.starts_with("<|im_start|>system\nBe brief.\n\n"), "{text}");
     // A template that refuses the role `system` gets the instruction in the first user message.
     let strict = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
-    let text = template(strict).render(&input(messages, Some(weather()))).unwrap().text;
-    assert!(text.starts_with("<user>You can call tools."), "{text}");
-    assert!(text.contains("\n\nW?<assistant>"), "{text}");
+    let mut told = messages.clone();
+    told.as_array_mut().unwrap().insert(0, system);
+    for (messages, end) in [(messages, "\n\nW?<assistant>"), (told, "\n\nBe brief.\n\nW?<assistant>")] {
+        let text = template(strict).render(&input(messages, Some(weather()))).unwrap().text;
+        assert!(text.starts_with("<user>You can call tools."), "{text}");
+        assert!(text.contains(end), "{text}");
+    }
 }
 
 #[test]

@@ -150,10 +150,11 @@ impl Tokenizer {
         tokens
     }
 
-    /// The control tokens in the texts of a form, which must be visible in an answer.
+    /// The control tokens in the texts of a form, which must be visible in an answer. A part that the vocabulary cannot
+    /// express has none.
     pub fn controls_in(&self, texts: Vec<&str>) -> Vec<Token> {
         let tokens = texts.into_iter().flat_map(|text| self.encode(text, false, true));
-        tokens.filter(|&token| self.is_control(token)).collect()
+        tokens.filter(|&token| self.vocab.kind(token) == Some(Kind::Control)).collect()
     }
 
     /// Encodes stretch by stretch, with the cache.
@@ -256,9 +257,10 @@ impl Tokenizer {
         &self.eog
     }
 
-    /// Whether the token is a control token, not text.
+    /// Whether the token is a control token, or stands for text that the vocabulary cannot express: its name is not
+    /// text.
     pub fn is_control(&self, token: Token) -> bool {
-        self.vocab.kind(token) == Some(Kind::Control)
+        matches!(self.vocab.kind(token), Some(Kind::Control | Kind::Unknown))
     }
 
     /// Whether [`encode`](Tokenizer::encode) with `add_special` begins with the begin-of-text token.

@@ -499,6 +499,16 @@ fn tokens_that_fill_in_the_middle_are_control_tokens_whatever_the_file_says() {
     assert_eq!(tokenizer.encode("<think>", false, false), [1]);
 }
 
+/// As in llama.cpp, which hides both kinds of tokens.
+#[test]
+fn the_name_of_the_unknown_token_is_no_text_of_an_answer() {
+    let tokenizer = of_tokens("llama", "", &[("<unk>", 2), ("a", 1)], &[]);
+    assert_eq!([0, 1].map(|token| tokenizer.is_control(token)), [true, false]);
+    let vocabulary = crate::stream::Vocabulary::from(&tokenizer);
+    assert_eq!([0, 1].map(|token| vocabulary.answer_bytes(token, false)), [&b""[..], b"a"]);
+    assert_eq!(tokenizer.controls_in(vec!["z"]), [0; 0], "a form is not made of it");
+}
+
 /// A text of two tokens, of which the file declares one a control token. The one that it declares is parsed, as in
 /// llama.cpp, and the last of two.
 #[test]

@@ -94,6 +94,7 @@ fn configurations_that_compute_differently_are_refused() {
     check(json!({"architectures": []}), "none");
     check(json!({"hidden_act": "gelu"}), "gelu");
     check(json!({"use_sliding_window": true}), "sliding");
+    check(json!({"is_causal": false}), "is_causal");
     check(json!({"quantization_config": {"quant_method": "gptq"}}), "gptq");
     check(json!({"rope_scaling": {"type": "longrope"}}), "longrope");
     check(json!({"rope_scaling": {"type": "linear"}}), "factor");

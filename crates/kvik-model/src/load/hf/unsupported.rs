@@ -29,6 +29,7 @@ pub(super) fn refuse(hf: &HfConfig, arch: Arch) -> Result<(), ConfigError> {
     only("rope_interleave", &[json!(true)])?;
     only("attn_output_gate", &[json!(true)])?;
     only("altup_correct_scale", &[json!(true)])?;
+    only("is_causal", &[json!(true)])?;
     // Bidirectional attention within images does not affect text.
     only("use_bidirectional_attention", &[json!(false), json!("vision")])?;
     only("mlp_hidden_act", &[json!("relu2")])?;
