@@ -3,7 +3,7 @@
 It passes everything on. `delay_s` slows a stream down, event by event; `scripted` answers the next chat with a text of
 its own, so that a test says what the model says, and is in the conversation for whoever reads it through here; `fields` are
 added to the body of chats; `stall` is the file of KVIK_TEST_STALL, which is made in the middle of the next stream: the
-answer is not over then, however fast the server is.
+answer is not over then, however fast the server is; while it is `away`, connections end without an answer.
 """
 import collections
 import http.client
@@ -24,6 +24,7 @@ class Between(Local):
         self.scripted = None
         self.fields = {}
         self.stall = None
+        self.away = False
         self.played = collections.defaultdict(list)  # by conversation: messages of scripts, which the server does not know
         super().__init__(self.handler())
 
@@ -55,6 +56,8 @@ class Between(Local):
             def answer(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 self.close_connection = True
+                if between.away:
+                    return None
                 scripted, chat = between.scripted, self.path == "/v1/chat/completions"
                 if chat and scripted is not None:
                     between.scripted = None
@@ -86,7 +89,7 @@ class Between(Local):
 
             def copy(self, response):
                 streamed, events = "event-stream" in (response.getheader("Content-Type") or ""), 0
-                while part := response.readline() if streamed else response.read1(1 << 16):
+                while (part := response.readline() if streamed else response.read1(1 << 16)) and not between.away:
                     self.wfile.write(part)
                     self.wfile.flush()
                     if streamed and part.startswith(b"data:"):

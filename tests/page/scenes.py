@@ -244,6 +244,13 @@ def chat_missing(page, world):
     expect(page.get_by_role("alert")).to_be_visible()
 
 
+@scene("#/chat/full")
+def chat_unread(page, world):
+    fails(page, "**/v1/conversations/conv_*")
+    page.reload()
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+
+
 @scene("#/memory")
 def memory_empty(page, world):
     pass

@@ -198,6 +198,60 @@ def test_settings_belong_to_a_conversation_and_are_sent(open_page, between, serv
     assert "temperature" not in sent.value.post_data_json and len(sent.value.post_data_json["messages"]) == 1
 
 
+def set_temperature(page, value):
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("dialog").get_by_label("Temperature").fill(value)
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_settings_of_one_tab_leave_those_of_another(open_page, conversation):
+    ids = [conversation(turns("Hello.", "Hi.")) for _ in range(2)]
+    first = open_page(f"#/chat/{ids[0]}")
+    second = open_page(f"#/chat/{ids[1]}", context=first.context)
+    set_temperature(first, "0.72")
+    set_temperature(second, "1.01")
+    kept_settings = json.loads(first.evaluate("localStorage['kvik.settings']"))
+    assert kept_settings == {ids[0]: {"temperature": 0.72}, ids[1]: {"temperature": 1.01}}
+    set_temperature(first, "")
+    assert json.loads(first.evaluate("localStorage['kvik.settings']")) == {ids[1]: {"temperature": 1.01}}
+
+
+def press_key(field, key, **fields):
+    """A key as a browser reports it with these fields."""
+    field.evaluate("""(e, [key, fields]) => {
+        const event = new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true});
+        for (const [name, value] of Object.entries(fields)) Object.defineProperty(event, name, {value});
+        e.dispatchEvent(event);
+    }""", [key, fields])
+
+
+def test_a_key_of_an_input_method_sends_nothing(page, conversation):
+    asked = []
+    page.on("request", lambda request: request.method == "POST" and asked.append(request.url))
+    question = page.get_by_label("Your question")
+    question.fill("\u306b\u307b\u3093")
+    for fields in ({"isComposing": True}, {"keyCode": 229}, {"repeat": True}):
+        press_key(question, "Enter", **fields)
+    page.goto(page.url.split("#")[0] + f"#/chat/{conversation(turns('one', 'two'))}")
+    page.get_by_role("button", name="Edit this question; this version stays").click()
+    edited = page.get_by_label("The question, edited")
+    for key in ("Enter", "Escape"):
+        press_key(edited, key, keyCode=229)
+    expect(edited).to_have_value("one")
+    assert [url for url in asked if not url.endswith("/api/show")] == []
+
+
+def test_who_asks_twice_begins_one_conversation(page):
+    begun = []
+    page.on("request", lambda request: request.method == "POST" and request.url.endswith("/v1/conversations") and begun.append(request.url))
+    question = page.get_by_label("Your question")
+    question.fill("Asked twice?")
+    page.evaluate("[1, 2].forEach(() => document.querySelector('.composer').requestSubmit())")
+    wait_for_answers(page, 1)
+    assert len(begun) == 1
+
+
 def test_an_answer_that_repeats_itself_is_ended_with_a_note(open_page, between, server):
     sentence = "I am a small model that lives on your phone and answers every question. "
     between.fields = {"guided_regex": "(" + sentence.replace(".", r"\.") + "){10}"}

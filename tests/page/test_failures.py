@@ -71,6 +71,25 @@ def test_a_request_refused_after_the_question_was_answered_does_not_ask_again(op
     expect(dialog(page)).to_have_count(0)
 
 
+# A browser that refuses storage, and one in which there is no room.
+FORBIDDEN = "for (const name of ['localStorage', 'sessionStorage']) Object.defineProperty(window, name, {get() { throw new DOMException('no', 'SecurityError'); }})"
+FULL = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
+
+
+@pytest.mark.parametrize("refuses", [FORBIDDEN, FULL])
+def test_what_a_browser_refuses_to_keep_lasts_as_long_as_the_page(open_page, locked, watch, refuses):
+    watch.expect("401")
+    page = open_page(port=locked.port)
+    page.add_init_script(refuses)
+    page.reload()
+    dialog(page).get_by_label("Key").fill(KEY)
+    dialog(page).get_by_role("button", name="Use this key").click()
+    expect(page.get_by_role("status").filter(has_text="kvik-tiny")).to_be_visible()
+    ask(page, "Hello.")
+    wait_for_answers(page, 1)
+    expect(dialog(page)).to_have_count(0)
+
+
 def test_a_full_queue_gives_the_question_back(open_page, watch, tmp_path):
     watch.expect("429")
     stall = tmp_path / "stall"
@@ -114,7 +133,8 @@ def test_a_server_killed_in_mid_stream_leaves_a_draft(open_page, watch, tmp_path
         ask(page, "What is my dog called?")
         expect(page.locator(".answering .content")).not_to_be_empty()
         server.kill()
-        expect(page.locator(".note")).to_contain_text("The connection ended in the middle of the answer.")
+        half_a_minute_passes(page)
+        expect(page.locator(".note")).to_contain_text("The connection ended in the middle of the answer. Whether the server has answered is seen when it is back")
         expect(page.get_by_label("Your question")).to_have_value("What is my dog called?")
         expect(page.locator(".rest .content")).not_to_be_empty()
         # As long as it is away, that is what is said, and nothing is lost.
@@ -128,6 +148,12 @@ def test_a_server_killed_in_mid_stream_leaves_a_draft(open_page, watch, tmp_path
             wait_for_answers(page, 2)
             assert [role for role, _ in kept(again, open_id(page))] == ["user", "assistant"] * 2
             page.goto("about:blank")
+
+
+def half_a_minute_passes(page):
+    """So long the page looks for a server whose connection was lost."""
+    expect(page.locator(".answering .waiting")).to_contain_text("The connection was lost.")
+    page.evaluate("(now => { performance.now = () => now() + 60_000; })(performance.now.bind(performance))")
 
 
 def test_a_reload_in_mid_answer_gives_the_question_back(open_page, server, between):
@@ -183,6 +209,42 @@ def test_an_answer_goes_on_after_a_reload(open_page, stalled):
     assert [role for role, _ in kept(server, open_id(page))] == ["user", "assistant"]
     expect(page.locator(".strip")).to_contain_text("generated")
     expect(page.get_by_label("Your question")).to_have_value("")
+    page.goto("about:blank")
+
+
+def test_an_answer_is_found_when_a_lost_connection_is_back(open_page, stalled, watch):
+    watch.expect("ERR_|Failed to load")
+    server, between = stalled
+    page = open_page(port=between.port)
+    begin_a_long_answer(page, between)
+    between.away = True
+    go_on(between)
+    expect(page.locator(".answering .waiting")).to_contain_text("The connection was lost.")
+    between.away = False
+    wait_for_answers(page, 1)
+    expect(page.locator(".note")).to_be_hidden()
+    expect(page.get_by_label("Your question")).to_have_value("")
+    assert [role for role, _ in kept(server, open_id(page))] == ["user", "assistant"]
+    page.goto("about:blank")
+
+
+def test_whether_there_is_an_answer_is_seen_when_a_server_is_back_later(open_page, stalled, watch):
+    watch.expect("ERR_|Failed to load")
+    server, between = stalled
+    page = open_page(port=between.port)
+    begin_a_long_answer(page, between)
+    between.away = True
+    go_on(between)
+    half_a_minute_passes(page)
+    expect(page.locator(".note")).to_contain_text("Whether the server has answered is seen when it is back")
+    expect(page.get_by_label("Your question")).not_to_have_value("")
+    expect(page.locator(".rest")).not_to_contain_text("It is not kept")
+    while server.metric("kvik_requests_running") > 0:
+        page.wait_for_timeout(10)
+    between.away = False
+    wait_for_answers(page, 1)
+    expect(page.get_by_label("Your question")).to_have_value("")
+    expect(page.locator(".rest")).to_have_count(0)
     page.goto("about:blank")
 
 
@@ -246,6 +308,28 @@ def test_a_conversation_that_is_gone_is_said_to_be(open_page, watch):
     watch.expect("404")
     page = open_page("#/chat/conv_000000000000000000000000")
     expect(page.get_by_role("alert")).to_contain_text("There is no such conversation")
+
+
+def changed_elsewhere(page, id):
+    """Another tab says that it has changed a conversation."""
+    page.evaluate("id => new BroadcastChannel('kvik').postMessage({id, deleted: false})", id)
+
+
+def test_what_cannot_be_read_again_stays_and_what_was_not_read_is_tried_again(open_page, conversation, watch):
+    watch.expect("429")
+    id = conversation(turns("Hello.", "Hi."), "read once")
+    page = open_page(f"#/chat/{id}")
+    wait_for_answers(page, 1)
+    page.route(f"**/v1/conversations/{id}", lambda route: route.fulfill(status=429, json={"error": {"message": "Too many requests.", "code": "rate_limit_exceeded"}}))
+    changed_elsewhere(page, id)
+    expect(page.get_by_role("alert").filter(has_text="could not be read again. Too many requests.")).to_be_visible()
+    expect(answers(page)).to_have_text("Hi.")
+    page.reload()
+    expect(page.get_by_role("alert").filter(has_text="could not be read. Too many requests.")).to_be_visible()
+    page.unroute(f"**/v1/conversations/{id}")
+    page.get_by_role("button", name="Try again").click()
+    wait_for_answers(page, 1)
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_an_error_inside_a_stream_is_the_end_of_it(open_page, server):

@@ -95,6 +95,9 @@ def test_code_is_copied(open_page, conversation):
     content.get_by_role("button", name="Copy").click()
     expect(content.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == "a <b> c\n  d"
+    content.get_by_role("button", name="Copied").click()
+    page.wait_for_timeout(2000)
+    expect(content.get_by_role("button", name="Copy", exact=True)).to_be_visible()
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -153,13 +156,71 @@ def test_names_questions_system_prompts_and_files_are_text(open_page, conversati
 def test_texts_made_to_be_slow_are_not(page):
     slow = page.evaluate("""async () => {
         const { renderMarkdown } = await import("/page/markdown/render.js");
+        const { partsOf } = await import("/page/chat/files.js");
+        const spaces = " ".repeat(99000);
         const texts = ["*a ".repeat(30000), "[".repeat(60000), "`a``b```c".repeat(8000), ">".repeat(50000), "$a ".repeat(30000),
             Array.from({length: 1000}, (_, depth) => " ".repeat(depth) + "- x").join("\\n"), "|a\\n".repeat(20000), "[a](".repeat(15000),
-            "![".repeat(30000), "_a".repeat(30000), "a|b\\n-|-\\n".repeat(5000), "https://".repeat(20000), "\\\\(".repeat(30000)];
-        return texts.map((text) => { const start = performance.now(); renderMarkdown(text); return [performance.now() - start, text.slice(0, 8)]; })
-            .filter(([ms]) => ms > 3000);
+            "![".repeat(30000), "_a".repeat(30000), "a|b\\n-|-\\n".repeat(5000), "https://".repeat(20000), "\\\\(".repeat(30000),
+            "# a" + " ".repeat(3200) + "b", "# " + "#".repeat(99000) + "b", "```" + spaces + "`", "~".repeat(99000) + "`", "a|b\\n-" + spaces + "x",
+            "` " + "a".repeat(99000) + "`", `[a](${" ".repeat(1990)}x y)`.repeat(500), `https://a${".".repeat(1980)}b `.repeat(500),
+            "|".repeat(2000) + "\\n" + "-|".repeat(1998) + "-\\n" + "|\\n".repeat(2000)];
+        const files = ["[file a]\\n".repeat(50000), Array.from({length: 50000}, (_, name) => `[file ${name}]`).join("\\n")];
+        const took = (read) => (text) => { const start = performance.now(); read(text); return [performance.now() - start, text.slice(0, 8)]; };
+        return [...texts.map(took(renderMarkdown)), ...files.map(took(partsOf))].filter(([ms]) => ms > 3000);
     }""")
     assert slow == []
+
+
+def test_a_text_is_read_as_it_is_written_whatever_stands_at_its_ends(page):
+    blocks, spans, parts = page.evaluate("""async () => {
+        const { parseBlocks } = await import("/page/markdown/blocks.js");
+        const { parseInline } = await import("/page/markdown/inline.js");
+        const { partsOf } = await import("/page/chat/files.js");
+        const line = (text) => { const [{ type, level, text: said, language, aligns }] = parseBlocks(text); return [type, level ?? language ?? aligns?.join(" ") ?? null, said ?? null]; };
+        const span = (text) => parseInline(text).map((part) => part.url ?? part.text ?? part);
+        return [
+            ["# C#", "## a b ##  ", "# #", "#a", "``` js x\\na", "~~~\\na", "``` a`", "a|b|c|d\\n:-|-:|:-:|-", "a|b\\n-"].map(line),
+            ["` a `", "` `", "`\\na\\n`", "[a]( <https://b.c/> 't' )", "https://b.c/d)...", "https://b.c/(d)."].map(span),
+            partsOf("x\\n[file a]\\n1\\n[file b]\\n[end of file a]\\n\\n[file c]\\n[end of file c]\\ny"),
+        ];
+    }""")
+    assert blocks == [["heading", 1, "C#"], ["heading", 2, "a b"], ["heading", 1, ""], ["paragraph", None, "#a"], ["code", "js", "a"], ["code", "", "a"],
+                      ["paragraph", None, "``` a`"], ["table", "left right center start", None], ["paragraph", None, "a|b\n-"]]
+    assert spans == [["a"], [" "], ["a"], ["https://b.c/"], ["https://b.c/d", ")..."], ["https://b.c/(d)", "."]]
+    assert parts == [{"text": "x"}, {"name": "a", "text": "1\n[file b]"}, {"text": "[file c]\n[end of file c]\ny"}]
+
+
+def runs_from_the_right(content):
+    """Whether the text of an element stands at its right side."""
+    return content.evaluate("""e => {
+        const words = document.createRange();
+        words.selectNodeContents(e);
+        const [text, box] = [words.getBoundingClientRect(), e.getBoundingClientRect()];
+        return box.right - text.right < text.left - box.left;
+    }""")
+
+
+def test_a_text_runs_from_the_side_from_which_it_is_written(open_page, conversation):
+    hebrew = "\u05e9\u05dc\u05d5\u05dd `code` \u05e9\u05dc\u05d5\u05dd"
+    text = f"{hebrew}\n\nHello.\n\n# {hebrew}\n\n> {hebrew}\n\n- {hebrew}\n\n| {hebrew} | b |\n|---|---|\n| {hebrew} | 1 |\n\n```\n{hebrew}\n```"
+    page = open_page(f"#/chat/{conversation(turns(f'{hebrew}.', text), hebrew)}")
+    wait_for_answers(page, 1)
+    content = answers(page)
+    first, second = content.locator(":scope > p").all()
+    for shown in (first, content.locator("h3"), content.locator("blockquote p")):
+        assert runs_from_the_right(shown)
+    assert not runs_from_the_right(second)
+    for place in ("blockquote", "ul", "table"):
+        expect(content.locator(place)).to_have_css("direction", "rtl")
+    for code in (content.locator("pre code"), first.locator("code")):
+        expect(code).to_have_css("direction", "ltr")
+    name = page.locator(".rows .name").filter(has_text=hebrew).first
+    for shown in (name, page.get_by_role("heading", level=1), page.locator(".message.user p.plain")):
+        expect(shown).to_have_css("direction", "rtl")
+    question = page.get_by_label("Your question")
+    expect(question).to_have_css("direction", "ltr")
+    question.fill(hebrew)
+    expect(question).to_have_css("direction", "rtl")
 
 
 def test_a_text_with_carriage_returns_grows_to_what_it_is(page):

@@ -1,6 +1,8 @@
 """The models view on a real shelf: what there is, what it holds, and how models come and go."""
+import urllib.parse
+
 import pytest
-from acts import TINY, ask, violations, wait_for_answers, wide, without_template
+from acts import TINY, ask, open_id, violations, wait_for_answers, wide, without_template
 from conftest import serve
 from hub import Hub
 from playwright.sync_api import expect
@@ -102,6 +104,35 @@ def test_the_model_of_a_conversation_is_seen_and_changed_at_the_question(shelf, 
     ask(page, "And?")
     wait_for_answers(page, 2)
     expect(page.locator(".strip .model")).to_have_text(["o/tiny", "o/other"])
+
+
+def test_a_summary_is_read_and_corrected_with_the_model_of_its_conversation(shelf, open_page, watch):
+    watch.expect("409")
+    for name in ("o/tiny", "o/other"):
+        pull(shelf, name)
+    page = open_page(port=shelf.port)
+    page.get_by_role("button", name="o/tiny").click()
+    ask(page, "Hello.")
+    wait_for_answers(page, 1)
+    id, asked = open_id(page), []
+    summary = {"text": "Facts: none.", "covers": 1, "messages": [0, 1], "age_s": 1, "updates": 1, "kind": "summary", "corrected": False, "failed": None}
+
+    def remembered(route):
+        asked.append((route.request.method, urllib.parse.unquote(route.request.url.partition("?")[2])))
+        route.fulfill(json={"object": "conversation.memory", "id": id, "summary": summary})
+
+    page.route("**/memory?*", remembered)
+    page.evaluate("id => { location.hash = `#/memory/${id}`; }", id)
+    page.get_by_label("Text of the summary").fill("Facts: one.")
+    page.get_by_role("button", name="Correct the summary").click()
+    expect(page.get_by_text("The next answer reads the corrected summary.")).to_be_visible()
+    assert set(asked) == {("GET", "model=o/tiny"), ("POST", "model=o/tiny")}
+    page.unroute("**/memory?*")
+    shelf.post("/v1/shelf/unload", {"model": "o/tiny"})
+    while {model["status"] for model in shelf.get("/v1/shelf").json["models"]} != {"unloaded"}:
+        page.wait_for_timeout(20)
+    page.reload()
+    expect(page.get_by_text("The summary is read with its model o/tiny, which is not in memory.")).to_be_visible()
 
 
 def test_a_download_shows_how_far_it_is_and_can_be_stopped(shelf, open_page, hub):

@@ -2,13 +2,20 @@
 
 const SAID_MS = 1500;
 
+const saying = new WeakMap(); // buttons that say so now: `{before, timer}`
+
 /** Copies `text` and says so on `button` for a moment. */
 export async function copyText(text, button) {
-  const before = button.textContent;
-  button.textContent = (await copied(text)) ? "Copied" : "Not copied";
-  setTimeout(() => {
+  // A button that is pressed again says already that something is copied.
+  const before = saying.get(button)?.before ?? button.textContent;
+  const says = (await copied(text)) ? "Copied" : "Not copied";
+  clearTimeout(saying.get(button)?.timer);
+  button.textContent = says;
+  const timer = setTimeout(() => {
     button.textContent = before;
+    saying.delete(button);
   }, SAID_MS);
+  saying.set(button, { before, timer });
 }
 
 async function copied(text) {

@@ -18,7 +18,7 @@ export function confirm(question, { action = "Yes", danger = false, more = [] } 
 /** Asks for a line of text; null where none is given. */
 export function askForText({ title, text = null, label, value = "", type = "text", action = "Save", maxlength = null }) {
   const id = uniqueId("field");
-  const field = h("input", { id, type, value, maxlength, required: true, autocomplete: "off", spellcheck: "false" });
+  const field = h("input", { id, type, dir: "auto", value, maxlength, required: true, autocomplete: "off", spellcheck: "false" });
   return ask({
     content: [h("h2", {}, title), text && h("p", { class: "dialog-text" }, text), h("label", { for: id }, label), field],
     action,

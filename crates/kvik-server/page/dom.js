@@ -53,6 +53,9 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Whether a key belongs to an input method, where Enter chooses a word and Escape gives it up; Safari says 229 alone. */
+export const composes = (event) => event.isComposing || event.keyCode === 229;
+
 let ids = 0;
 
 /** An id that no other element of the page has, for labels. */

@@ -1,20 +1,27 @@
-// What this browser remembers between visits. A browser that refuses storage only forgets.
+// What this browser remembers between visits. What it refuses to remember is held as long as the page lives.
+
+/** Where a value is kept: by the browser, or until its tab is closed. A browser may refuse even to name the place. */
+export const BROWSER = () => localStorage;
+export const TAB = () => sessionStorage;
+
+const held = new Map(); // what was refused, as it would stand in its place
 
 /** The JSON value under `name`, or `otherwise`. */
-export function recall(name, otherwise, storage = localStorage) {
+export function recall(name, otherwise, place = BROWSER) {
   try {
-    return JSON.parse(storage.getItem(`kvik.${name}`)) ?? otherwise;
+    return JSON.parse(held.get(name) ?? place().getItem(`kvik.${name}`)) ?? otherwise;
   } catch {
     return otherwise;
   }
 }
 
-/** Remembers a JSON value under `name`; null forgets it. */
-export function remember(name, value, storage = localStorage) {
+/** Remembers a JSON value under `name`, which is of one place alone; null forgets it. */
+export function remember(name, value, place = BROWSER) {
   try {
-    if (value === null) storage.removeItem(`kvik.${name}`);
-    else storage.setItem(`kvik.${name}`, JSON.stringify(value));
+    if (value === null) place().removeItem(`kvik.${name}`);
+    else place().setItem(`kvik.${name}`, JSON.stringify(value));
+    held.delete(name);
   } catch {
-    // Full or forbidden: nothing that is on the server depends on it.
+    held.set(name, JSON.stringify(value)); // full or forbidden
   }
 }

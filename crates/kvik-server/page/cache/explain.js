@@ -85,6 +85,7 @@ function fields(explain) {
   const [textId, chooseId] = [uniqueId("request"), uniqueId("choose")];
   const text = h("textarea", {
     id: textId,
+    dir: "auto",
     rows: 4,
     placeholder: "A question, or the body of a request as JSON",
     spellcheck: "false",

@@ -22,7 +22,7 @@ export function mountAnswer(root) {
 function begin(root, turn) {
   const question = turn.messages.at(-1);
   const status = h("p", { class: "waiting", role: "status" });
-  const thoughts = h("pre", { class: "plain" });
+  const thoughts = h("pre", { class: "plain", dir: "auto" });
   const folded = h("details", { class: "folded", open: true, hidden: true }, h("summary", {}, "Thoughts"), thoughts);
   const content = h("div", { class: "content markdown" });
   const calls = h("div");
@@ -42,6 +42,6 @@ function update(parts, turn) {
   parts.folded.hidden = turn.reasoning === "";
   // Thoughts are read while they come; the answer folds them.
   if (turn.text !== "" && !shown.text) parts.folded.open = false;
-  setText(parts.status, turn.firstAt === null ? (turn.why ?? "Waiting for the first token") : "");
+  setText(parts.status, turn.why ?? (turn.firstAt === null ? "Waiting for the first token" : ""));
   parts.shown = turn;
 }

@@ -11,20 +11,34 @@ import { NEW, draftOf, questionBefore, settingsOf, systemOf, textOf } from "./st
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 /** An answer that has not begun for so long says why. */
 const WAITING_MS = 1000;
+/** So long the server is looked for when a connection was lost, and then now and then. */
+const LOOK_MS = 30_000;
+const LOOK_AGAIN_MS = 1000;
+const LOOK_LATER_MS = 5000;
+const LOOKING = "The connection was lost. Looking for the server";
 const STOPPED = "You stopped the answer, so neither it nor this question is kept.";
+const LOST = "Whether the server has answered is seen when it is back; until then the question is here.";
 
 /** The actions; `conversations` are those with conversations as wholes. */
 export function createAsking({ store, api, navigate, notify }, conversations, tabs) {
   const chat = () => store.get().chat;
   const running = new Map(); // the controllers of answers on their way
+  const beginning = new Set(); // conversations that another one is begun for; null is for a new one
 
   /** Sends the draft of a conversation, or of a new one. */
   async function send(id) {
     const draft = draftOf(chat(), id);
     const content = contentOf(draft);
     if (content === "" || running.has(id)) return;
-    const begun = id ?? (await begin(draft));
-    await answer(begun, draft, questionOf(content, begun));
+    const begun = id ?? (await once(null, () => begin(draft)));
+    if (begun !== null) await answer(begun, draft, questionOf(content, begun));
+  }
+
+  /** Begins a conversation once for who asks twice: the second time it is null. */
+  async function once(id, begins) {
+    if (beginning.has(id)) return null;
+    beginning.add(id);
+    return begins().finally(() => beginning.delete(id));
   }
 
   async function begin(draft) {
@@ -32,7 +46,7 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
     store.dispatch({ type: "settings changed", id, settings: settingsOf(chat(), NEW) });
     store.dispatch({ type: "settings changed", id: null, settings: {} });
     store.dispatch({ type: "draft changed", id: null, draft: { text: "", files: [], note: null } });
-    rememberSettings(chat().settings);
+    rememberSettings(id, settingsOf(chat(), id));
     rememberDraft(null, null);
     store.dispatch({ type: "conversation opening", id });
     store.dispatch({ type: "conversation opened", id, name, messages: [] });
@@ -60,7 +74,7 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
     const path = pathOf(id, "/answer");
     const begin = () => (follows ? api.follow(path, { signal }) : api.stream("/v1/chat/completions", bodyOf(store.get(), id, messages), { signal }));
     try {
-      await finish(id, messages, await read(id, begin, (from) => api.follow(`${path}?from=${from}`, { signal })));
+      await finish(id, messages, await read(id, begin, (from) => api.follow(`${path}?from=${from}`, { signal }), signal));
     } catch (error) {
       await fail(id, draft, error, before);
     } finally {
@@ -71,7 +85,7 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
   }
 
   /** Shows the answer as it comes; returns the event that ends it, which has the numbers. */
-  async function read(id, begin, goOn) {
+  async function read(id, begin, goOn, signal) {
     let last = {};
     let seen = 0;
     const asked = setInterval(() => sayWhy(id), WAITING_MS);
@@ -90,7 +104,10 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
           for await (const event of events) take(event);
           events = null;
         } catch (error) {
-          if (error.code !== "cut_off" || !(await runs(id))) throw error;
+          if (!isLost(error, seen > 0)) throw error;
+          store.dispatch({ type: "answer waits", id, why: LOOKING });
+          if (!(await look(id, { ms: LOOK_MS, signal }))?.answering) throw error;
+          store.dispatch({ type: "answer waits", id, why: null });
           events = goOn(seen);
         }
       }
@@ -100,10 +117,26 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
     return last;
   }
 
-  /** Whether the answer goes on at the server. */
-  async function runs(id) {
-    const { answering } = await api.get(pathOf(id)).catch(() => ({}));
-    return Boolean(answering);
+  /** A conversation as the server has it, which is asked again until it says so, for `ms`; null where it does not. */
+  async function look(id, { ms = 0, signal } = {}) {
+    for (const until = performance.now() + ms; ; await sleep(LOOK_AGAIN_MS)) {
+      try {
+        return await api.get(pathOf(id), { signal });
+      } catch (error) {
+        if (error.aborted) throw error;
+        if (error.status === 404) return { messages: [] };
+        if (performance.now() >= until) return null;
+      }
+    }
+  }
+
+  /** Reads the open conversation when the server is back: that shows what became of an answer that was lost. */
+  async function readLater(id) {
+    const waits = () => chat().open?.id === id && !running.has(id) && recallDraft(id)?.sentAt !== undefined;
+    do {
+      await sleep(LOOK_LATER_MS);
+    } while (waits() && (await api.health()) !== "ready");
+    if (waits()) await conversations.open(id);
   }
 
   /** Says of an answer that does not begin that its model is loaded first, or waits for another's turn to end. */
@@ -130,29 +163,29 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
 
   async function fail(id, draft, error, before) {
     const { text, reasoning } = chat().turns[id];
-    if (error.aborted) await api.delete(pathOf(id, "/answer")).catch(() => {}); // a server that is away computes nothing
-    if (text !== "" && (await isKept(id, before))) {
+    if (error.aborted) await api.delete(pathOf(id, "/answer")).catch(() => {}); // it may have ended, or the server is away
+    const begun = error.aborted || text !== "" || isLost(error, reasoning !== "");
+    const known = begun ? await look(id) : { messages: [] };
+    if (known?.messages.length > before && known.messages.at(-1).role === "assistant") {
       rememberDraft(id, null);
       store.dispatch({ type: "answer failed", id, draft: {}, rest: null });
       if (chat().open?.id === id) await conversations.open(id);
-      return notify("The answer was complete at the server already, so it is kept.");
+      notify("The answer was complete at the server already, so it is kept.");
+      return;
     }
-    const note = error.aborted ? STOPPED : failureSentence(error);
-    rememberDraft(id, { text: draft.text, files: draft.files });
-    const rest = text || reasoning ? { text, reasoning, question: contentOf(draft) } : null;
-    return store.dispatch({ type: "answer failed", id, draft: { ...draft, note }, rest });
-  }
-
-  /** Whether the server wrote down an answer whose end did not arrive here. */
-  async function isKept(id, before) {
-    const kept = await api.get(pathOf(id)).catch(() => ({ messages: [] }));
-    return kept.messages.length > before && kept.messages.at(-1).role === "assistant";
+    const lost = known === null || Boolean(known.answering);
+    const note = lost ? `${within(error.message)} ${LOST}` : failureSentence(error);
+    // By the messages that were there, whoever reads them later sees whether there is an answer.
+    rememberDraft(id, { text: draft.text, files: draft.files, ...(lost && { sentAt: before }) });
+    const rest = text || reasoning ? { text, reasoning, question: contentOf(draft), lost } : null;
+    store.dispatch({ type: "answer failed", id, draft: { ...draft, note }, rest });
+    if (lost) readLater(id); // nobody waits for it
   }
 
   /** Asks in another version of a conversation: it shares the messages before `upto`, and differs from `at` on. */
   async function askInVersion(id, { upto, at, content }) {
-    const begun = await conversations.version(id, upto, at);
-    await answer(begun, draftOfContent(content), questionOf(content, begun));
+    const begun = await once(id, () => conversations.version(id, upto, at));
+    if (begun !== null) await answer(begun, draftOfContent(content), questionOf(content, begun));
   }
 
   return {
@@ -190,6 +223,11 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
   };
 }
 
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Whether an error says nothing of the answer; one that had begun may go on where the server is not reached. */
+const isLost = ({ code }, hadBegun) => code === "cut_off" || (hadBegun && code === "away");
+
 function bodyOf(state, id, messages) {
   const settings = settingsOf(state.chat, id);
   const body = { messages, stream: true, ...numbersOf(settings), kvik: { conversation: id, resume: true } };
@@ -222,6 +260,7 @@ function reportOf(turn, { kvik, timings, finish }) {
 }
 
 function failureSentence(error) {
+  if (error.aborted) return STOPPED;
   if (error.code === "conversation_busy") {
     return "Another tab or program is asking in this conversation. Send again when its answer is there.";
   }

@@ -32,8 +32,9 @@ function createChat(app) {
 
 /** Makes a model the one of a conversation, or of the new one. */
 function useModel(store, id, name) {
-  store.dispatch({ type: "settings changed", id, settings: { ...settingsOf(store.get().chat, id), model: name } });
-  rememberSettings(store.get().chat.settings);
+  const settings = { ...settingsOf(store.get().chat, id), model: name };
+  store.dispatch({ type: "settings changed", id, settings });
+  rememberSettings(id, settings);
 }
 
 /** Actions that say what went wrong, so that no caller forgets it. */

@@ -1,11 +1,11 @@
 // Where a question is written. Files may be chosen, dropped or pasted; Enter sends, Shift+Enter begins a line,
 // Escape stops the answer.
-import { h, replace, setText } from "../dom.js";
+import { composes, h, replace, setText } from "../dom.js";
 import { chats, modelOf, modelsIn } from "../models/chosen.js";
 import { bytes } from "../numbers.js";
 import { readFile } from "./files.js";
 import { recallDraft, rememberDraft } from "./kept.js";
-import { draftOf } from "./state.js";
+import { draftOf, mayBeAsked } from "./state.js";
 
 const NO_MODEL = "This server has no model yet: fetch one first.";
 const NO_TEMPLATE =
@@ -21,16 +21,19 @@ export function mountComposer({ store, notify }, chat) {
     const { text, files } = draft();
     rememberDraft(id(), text || files.length > 0 ? { text, files } : null);
   };
-  const send = () => (store.get().chat.turns[id()] ? undefined : chat.send(id()));
+  const send = () => {
+    const state = store.get().chat;
+    if (!state.turns[id()] && mayBeAsked(state, id())) chat.send(id());
+  };
 
-  const text = h("textarea", { rows: 1, placeholder: "Ask something", "aria-label": "Your question" });
+  const text = h("textarea", { dir: "auto", rows: 1, placeholder: "Ask something", "aria-label": "Your question" });
   text.addEventListener("input", () => change({ text: text.value }));
   text.addEventListener("keydown", (event) => {
+    if (composes(event)) return;
     if (event.key === "Escape" && store.get().chat.turns[id()]) chat.stop(id());
-    // While an input method is composing, Enter chooses a word.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (event.key !== "Enter" || event.shiftKey) return;
     event.preventDefault();
-    send();
+    if (!event.repeat) send();
   });
   const addFiles = async (chosen) => {
     for (const file of chosen) {
@@ -71,7 +74,7 @@ export function mountComposer({ store, notify }, chat) {
         files.hidden = given.length === 0;
       }
       swap(sendButton, stopButton, answering);
-      sendButton.disabled = noModel || (written.trim() === "" && given.length === 0) || (open !== null && state.open?.status === "missing");
+      sendButton.disabled = noModel || (written.trim() === "" && given.length === 0) || !mayBeAsked(state, open);
       // Who was led to a message reads it.
       if (shown.open !== open && all.route.at === null) text.focus({ preventScroll: true });
       shown = { open, given };
@@ -121,5 +124,5 @@ function acceptDrops(element, addFiles) {
 function fileRow(file, remove) {
   const size = bytes(new Blob([file.text]).size);
   const button = h("button", { type: "button", class: "quiet small", "aria-label": `Remove ${file.name}`, onclick: remove }, "×");
-  return h("li", {}, h("span", { class: "name" }, file.name), h("span", { class: "quiet-text" }, size), button);
+  return h("li", {}, h("span", { class: "name", dir: "auto" }, file.name), h("span", { class: "quiet-text" }, size), button);
 }

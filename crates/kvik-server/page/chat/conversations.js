@@ -15,7 +15,7 @@ const NAME_BYTES_MAX = 128;
 const NAME_TRIES = 1000;
 /** While somebody types, only the text at which they rest is searched for. */
 const REST_MS = 250;
-const UNFINISHED = "The answer to this was not finished when the page was closed. Nothing of it is kept. Send it again.";
+const UNFINISHED = "The answer to this was not finished. Nothing of it is kept. Send it again.";
 const NOT_THERE = "There is no such conversation: it was deleted, or it belongs to another key.";
 
 export const pathOf = (id, rest = "") => `/v1/conversations/${encodeURIComponent(id)}${rest}`;
@@ -70,7 +70,7 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
         if (answering) resume(id, answering);
         else recover(store, id, messages);
       } catch (error) {
-        store.dispatch({ type: "conversation missing", id, error: error.status === 404 ? NOT_THERE : error.message });
+        unread(id, error);
       }
     },
 
@@ -94,7 +94,7 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
       const name = chat().open.name ?? "Branch";
       const begun = await self.begin({ from: id, upto, metadata }, name.replace(/ \(\d+\)$/, ""));
       store.dispatch({ type: "settings changed", id: begun.id, settings: settingsOf(chat(), id) });
-      rememberSettings(chat().settings);
+      rememberSettings(begun.id, settingsOf(chat(), id));
       const reports = Object.entries(chat().reports[id] ?? {}).filter(([index]) => Number(index) < upto);
       rememberReports(begun.id, Object.fromEntries(reports));
       await changed(begun.id);
@@ -140,7 +140,7 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
       rememberDraft(id, null);
       rememberReports(id, {});
       store.dispatch({ type: "settings changed", id, settings: {} });
-      rememberSettings(chat().settings);
+      rememberSettings(id, {});
       tabs.deleted(id);
       await self.list();
     },
@@ -160,6 +160,14 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
     },
   };
 
+  /** Says that a conversation was not read; what is shown of it stays, unless the server says that there is none. */
+  const unread = (id, error) => {
+    const { open } = chat();
+    if (error.status === 404) store.dispatch({ type: "conversation missing", id, error: NOT_THERE });
+    else if (open?.id !== id) return;
+    else if (open.status === "ready") notify(`The conversation could not be read again. ${within(error.message)}`, "error");
+    else store.dispatch({ type: "conversation unread", id, error: `The conversation could not be read. ${within(error.message)}` });
+  };
   const changed = async (id) => {
     tabs.changed(id);
     await self.list();
@@ -192,15 +200,23 @@ function numbered(name, number) {
   return name.slice(0, new TextEncoder().encodeInto(name, new Uint8Array(NAME_BYTES_MAX - end.length)).read) + end;
 }
 
-/** Gives a question that was sent and not answered back as a draft. */
+/** Gives a question that was sent and not answered back as a draft, and forgets one that was answered meanwhile. */
 function recover(store, id, messages) {
   const draft = recallDraft(id);
-  const { turns, drafts } = store.get().chat;
-  if (!draft || turns[id] || drafts[id]) return;
-  const answered = draft.sentAt !== undefined && messages.length > draft.sentAt;
-  if (answered) return rememberDraft(id, null);
-  const note = draft.sentAt === undefined ? null : UNFINISHED;
-  store.dispatch({ type: "draft changed", id, draft: { text: draft.text, files: draft.files, note } });
+  const { turns, drafts, rests } = store.get().chat;
+  if (!draft || turns[id]) return;
+  const { text, files, sentAt } = draft;
+  if (sentAt === undefined) {
+    if (!drafts[id]) store.dispatch({ type: "draft changed", id, draft: { text, files, note: null } });
+  } else if (messages.length > sentAt) {
+    rememberDraft(id, null);
+    store.dispatch({ type: "answer failed", id, draft: { text: "", files: [], note: null }, rest: null });
+  } else {
+    // What others say in it from now on is no answer to this.
+    rememberDraft(id, { text, files });
+    const rest = rests[id] ? { ...rests[id], lost: false } : null;
+    store.dispatch({ type: "answer failed", id, draft: { text, files, note: UNFINISHED }, rest });
+  }
 }
 
 function download(name, text) {

@@ -4,7 +4,8 @@ import { within } from "../direction.js";
 const BYTES_MAX = 1 << 20;
 /** What the server keeps of one conversation at most. */
 const CONVERSATION_BYTES_MAX = 32 << 20;
-const FILE = /^\[file (.+)\]\n([\s\S]*?)\n\[end of file \1\]$/m;
+const BEGINS = "[file ";
+const ENDS = "[end of file ";
 
 /** The text of a file; throws a sentence where it has none. */
 export async function readFile(file) {
@@ -28,21 +29,48 @@ export async function readConversation(file) {
 
 /** What is sent: the files, then what was written. */
 export function contentOf({ text, files }) {
-  const parts = files.map((file) => `[file ${file.name}]\n${file.text}\n[end of file ${file.name}]`);
+  const parts = files.map(({ name, text: inside }) => `${BEGINS}${name}]\n${inside}\n${ENDS}${name}]`);
   return [...parts, text.trim()].filter(Boolean).join("\n\n");
 }
 
 /** The parts of a content: `{text}` and `{name, text}`. */
 export function partsOf(content) {
+  const lines = content.split("\n");
+  const joined = (from, to) => lines.slice(from, to).join("\n");
+  const ends = endsOf(lines);
   const parts = [];
-  let rest = content;
-  for (let match = FILE.exec(rest); match; match = FILE.exec(rest)) {
-    parts.push({ text: rest.slice(0, match.index).trim() }, { name: match[1], text: match[2] });
-    rest = rest.slice(match.index + match[0].length);
+  let from = 0; // the first line that is in no part yet
+  for (let at = 0; at < lines.length; at += 1) {
+    const name = nameIn(lines[at], BEGINS);
+    const end = name && nextIn(ends.get(name), at + 2);
+    if (!end) continue;
+    parts.push({ text: joined(from, at).trim() }, { name, text: joined(at + 1, end) });
+    at = end;
+    from = end + 1;
   }
-  parts.push({ text: rest.trim() });
+  parts.push({ text: joined(from).trim() });
   return parts.filter(({ name, text }) => name || text);
 }
+
+/** By the name of a file the lines that end one of it, the last line first. */
+function endsOf(lines) {
+  const ends = new Map();
+  for (let at = lines.length - 1; at >= 0; at -= 1) {
+    const name = nameIn(lines[at], ENDS);
+    if (!name) continue;
+    if (!ends.has(name)) ends.set(name, []);
+    ends.get(name).push(at);
+  }
+  return ends;
+}
+
+/** The first of these lines from `at` on; those before it are of no use any more. */
+function nextIn(ends, at) {
+  while (ends?.at(-1) < at) ends.pop();
+  return ends?.at(-1);
+}
+
+const nameIn = (line, mark) => (line.startsWith(mark) && line.endsWith("]") ? line.slice(mark.length, -1) : "");
 
 /** The draft that a content was made of. */
 export function draftOfContent(content) {

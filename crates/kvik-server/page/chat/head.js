@@ -7,7 +7,7 @@ import { titleOf } from "./state.js";
 
 /** `{element, render}`. */
 export function mountHead(app, chat, toggleList) {
-  const title = h("h1", {});
+  const title = h("h1", { dir: "auto" });
   const state = h("span", { class: "quiet-text" });
   const toggle = h("button", { id: "list-toggle", class: "small list-toggle", "aria-controls": "conversations", "aria-expanded": "false", onclick: toggleList }, "Conversations");
   const id = () => app.store.get().route.id;

@@ -1,5 +1,5 @@
 // The conversations of the server, those that were changed last first, and a search in what was said in them.
-import { h, replace, setText } from "../dom.js";
+import { composes, h, replace, setText } from "../dom.js";
 import { ago, plural } from "../numbers.js";
 import { routeHash } from "../route.js";
 import { titleOf } from "./state.js";
@@ -13,7 +13,7 @@ const BEFORE_MAX = 16;
 
 /** `{element, render, toggle, close}`; on a narrow page the list lies over the conversation. */
 export function mountList(app, chat) {
-  const search = h("input", { type: "search", placeholder: "Search", maxlength: QUERY_MAX, "aria-label": "Search conversations" });
+  const search = h("input", { type: "search", dir: "auto", placeholder: "Search", maxlength: QUERY_MAX, "aria-label": "Search conversations" });
   search.addEventListener("input", () => chat.search(search.value));
   const rows = h("ul", { class: "rows", "aria-label": "Conversations" });
   const found = h("p", { class: "quiet-text", role: "status" });
@@ -25,8 +25,8 @@ export function mountList(app, chat) {
     element.toggleAttribute("data-open", open);
     document.getElementById("list-toggle")?.setAttribute("aria-expanded", String(open));
   };
-  element.addEventListener("keydown", ({ key }) => {
-    if (key !== "Escape" || !element.hasAttribute("data-open")) return;
+  element.addEventListener("keydown", (event) => {
+    if (composes(event) || event.key !== "Escape" || !element.hasAttribute("data-open")) return;
     setOpen(false);
     document.getElementById("list-toggle").focus();
   });
@@ -86,9 +86,9 @@ function rowOf(item, found, open, answering) {
   const link = h(
     "a",
     { href: routeHash("chat", item.id, found?.message ?? null), "aria-current": open ? "true" : null, title: plural(item.messages, "message") },
-    h("span", { class: "name" }, titleOf(item)),
+    h("span", { class: "name", dir: "auto" }, titleOf(item)),
     h("span", { class: "age" }, state),
-    found && h("span", { class: "excerpt" }, endOf(oneLine(found.before)), h("mark", {}, oneLine(found.text)), oneLine(found.after)),
+    found && h("span", { class: "excerpt", dir: "auto" }, endOf(oneLine(found.before)), h("mark", {}, oneLine(found.text)), oneLine(found.after)),
   );
   return h("li", {}, link);
 }

@@ -1,5 +1,6 @@
 // One message, with what can be done with it.
 import { copyText } from "../clipboard.js";
+import { within } from "../direction.js";
 import { h } from "../dom.js";
 import { renderMarkdown } from "../markdown/render.js";
 import { plural } from "../numbers.js";
@@ -35,7 +36,7 @@ export function hiddenHeading(who) {
 
 /** A question: what was written stays as it was written, files are folded. */
 export function plainContent(message) {
-  const parts = partsOf(textOf(message)).map(({ name, text }) => (name ? foldedText(`File ${name}`, text) : h("p", { class: "plain" }, text)));
+  const parts = partsOf(textOf(message)).map(({ name, text }) => (name ? foldedText(`File ${within(name)}`, text) : h("p", { class: "plain", dir: "auto" }, text)));
   return h("div", { class: "content" }, parts);
 }
 
@@ -50,7 +51,7 @@ function answerContent(message) {
 const CONTENT = { user: plainContent, assistant: answerContent };
 
 export function foldedText(title, text) {
-  return h("details", { class: "folded" }, h("summary", {}, title), h("pre", { class: "plain", tabindex: 0, "aria-label": title }, text));
+  return h("details", { class: "folded" }, h("summary", {}, title), h("pre", { class: "plain", dir: "auto", tabindex: 0, "aria-label": title }, text));
 }
 
 /** Calls of tools, as they were asked for: a conversation may have begun with calls of which nothing is said. */
@@ -95,18 +96,19 @@ async function branch(app, chat, id, upto) {
 }
 
 /** What an answer had said when it ended too early. */
-export function restElement({ text, reasoning }, keep) {
+export function restElement({ text, reasoning, lost }, keep) {
+  const who = lost ? "Answer that broke off" : "Answer that is not kept";
   return h(
     "article",
-    { class: "message assistant rest", "aria-label": "Answer that is not kept" },
-    hiddenHeading("Answer that is not kept"),
+    { class: "message assistant rest", "aria-label": who },
+    hiddenHeading(who),
     reasoning && foldedText("Thoughts", reasoning),
     h("div", { class: "content markdown" }, renderMarkdown(text)),
     h(
       "p",
       { class: "quiet-text rest-end" },
-      h("span", {}, `The answer ended here, after ${plural(text.length, "character")}. It is not kept.`),
-      text && h("button", { class: "small", onclick: keep }, "Keep it as it is"),
+      h("span", {}, `The answer ${lost ? "broke off" : "ended"} here, after ${plural(text.length, "character")}.${lost ? "" : " It is not kept."}`),
+      text && !lost && h("button", { class: "small", onclick: keep }, "Keep it as it is"),
     ),
   );
 }

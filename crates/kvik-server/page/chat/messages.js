@@ -49,7 +49,7 @@ export function mountMessages(app, chat, start) {
       answer.render(turn);
       column.classList.toggle("is-answering", Boolean(turn));
       if (id !== shown.id || open?.status !== shown.status || rest !== shown.rest || Boolean(turn) !== shown.answering) {
-        replace(state, id === null ? start : stateContent(open, turn), rest && !turn && restElement(rest, () => chat.keepRest(id)));
+        replace(state, id === null ? start : stateContent(open, turn, () => chat.open(id)), rest && !turn && restElement(rest, () => chat.keepRest(id)));
       }
       if (version) setText(spoken, version);
       else if (id !== shown.id && !turn) setText(spoken, "");
@@ -93,9 +93,12 @@ function stayAtEnd(scroller, column) {
   return { go, leave, stop: () => sizes.disconnect() };
 }
 
-function stateContent(open, turn) {
+function stateContent(open, turn, again) {
   if (open === null || open.status === "loading") return h("p", { class: "empty", role: "status" }, "Reading the conversation");
   if (open.status === "missing") return h("p", { class: "empty error-text", role: "alert" }, open.error);
+  if (open.status === "unread") {
+    return h("div", { class: "empty" }, h("p", { class: "error-text", role: "alert" }, open.error), h("button", { onclick: again }, "Try again"));
+  }
   if (open.messages.length === 0 && !turn) return h("p", { class: "empty" }, "Nothing was said yet.");
   return null;
 }

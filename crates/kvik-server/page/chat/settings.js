@@ -7,10 +7,10 @@ import { rememberSettings } from "./kept.js";
 import { settingsOf, systemOf } from "./state.js";
 
 const FIELDS = [
-  { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.05, hint: "0 is the likeliest" },
-  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.01, hint: "1 is all" },
+  { name: "temperature", label: "Temperature", min: 0, max: 2, step: "any", hint: "0 is the likeliest" },
+  { name: "top_p", label: "Top p", min: 0, max: 1, step: "any", hint: "1 is all" },
   { name: "top_k", label: "Top k", min: 0, max: 1000, step: 1, hint: "0 is all" },
-  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01, hint: "0 is all" },
+  { name: "min_p", label: "Min p", min: 0, max: 1, step: "any", hint: "0 is all" },
   { name: "max_tokens", label: "Tokens at most", min: 1, step: 1, hint: "the rest of the context" },
   { name: "seed", label: "Seed", min: 0, step: 1, hint: "random" },
 ];
@@ -27,7 +27,7 @@ export async function openSettings({ store, api }, id) {
   const models = await modelsOf(api);
   const defaults = models.length > 0 ? await defaultsOf(api, before.model) : {};
   const known = chat.open?.id === id ? systemOf(chat.open.messages) : "";
-  const system = h("textarea", { id: uniqueId("system"), rows: 5, value: before.system ?? known });
+  const system = h("textarea", { id: uniqueId("system"), dir: "auto", rows: 5, value: before.system ?? known });
   const numbers = FIELDS.map((field) => numberField(field, before[field.name]));
   const show = (all) => numbers.forEach(({ name, showDefault }) => showDefault(all[name]));
   show(defaults);
@@ -54,7 +54,7 @@ export async function openSettings({ store, api }, id) {
   });
   if (settings === null) return;
   store.dispatch({ type: "settings changed", id, settings });
-  rememberSettings(store.get().chat.settings);
+  rememberSettings(id, settings);
 }
 
 /** The names of the server's models; none where it does not say. */

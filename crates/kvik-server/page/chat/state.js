@@ -9,9 +9,9 @@ const EMPTY_DRAFT = { text: "", files: [], note: null };
 export const initial = {
   // `found` has what a search found in messages, by conversation; `searching` says that more may come.
   list: { items: [], ready: false, query: "", found: {}, searching: false },
-  open: null, // {id, name, model, messages, status: "loading" | "ready" | "missing", error}
+  open: null, // {id, name, model, messages, status: "loading" | "ready" | "missing" | "unread", error}
   turns: {}, // answers on their way, by conversation
-  rests: {}, // what an answer had said when it was stopped, by conversation
+  rests: {}, // what an answer had said when it was stopped, by conversation; `lost` where nobody knows whether it is kept
   drafts: {},
   settings: {},
   text: { value: "", before: null, running: false, error: null, figures: null }, // what a model without a chat template continues
@@ -20,6 +20,8 @@ export const initial = {
 
 export const draftOf = (chat, id) => chat.drafts[id ?? NEW] ?? EMPTY_DRAFT;
 export const settingsOf = (chat, id) => chat.settings[id ?? NEW] ?? {};
+/** Whether a conversation is there, as far as is known: one that could not be read may be another than it seems. */
+export const mayBeAsked = ({ open }, id) => id === null || !["missing", "unread"].includes(open?.status);
 export const titleOf = ({ name, id }) => name ?? `Unnamed ${id.slice(-4)}`;
 
 /** The text of the system messages that a conversation begins with. */
@@ -56,6 +58,7 @@ const REDUCE = {
     ...chat,
     open: { id, name: null, model: null, messages: [], status: "missing", error },
   })),
+  "conversation unread": whereOpen((chat, { error }) => ({ ...chat, open: { ...chat.open, status: "unread", error } })),
   "conversation closed": (chat) => ({ ...chat, open: null }),
   "conversation renamed": whereOpen((chat, { name }) => ({ ...chat, open: { ...chat.open, name } })),
   "draft changed": (chat, { id, draft }) => ({ ...chat, drafts: changed(chat.drafts, id ?? NEW, draft) }),
@@ -100,6 +103,7 @@ function grown(turn, { content, reasoning_content: reasoning, tool_calls: calls 
   if (!content && !reasoning && !calls) return turn;
   return {
     ...turn,
+    why: null,
     firstAt: turn.firstAt ?? at,
     text: turn.text + (content ?? ""),
     reasoning: turn.reasoning + (reasoning ?? ""),

@@ -1,9 +1,9 @@
 // A text that a model without a chat template continues. It is this tab's until that is closed.
 import { copyText } from "../clipboard.js";
-import { h, setText } from "../dom.js";
+import { composes, h, setText } from "../dom.js";
 import { modelOf } from "../models/chosen.js";
 import { plural, rate } from "../numbers.js";
-import { recall, remember } from "../storage.js";
+import { TAB, recall, remember } from "../storage.js";
 import { numbersOf } from "./asking.js";
 import { settingsOf } from "./state.js";
 
@@ -36,18 +36,18 @@ export function mountText({ store, api }) {
     }
     controller = null;
     dispatch({ running: false });
-    remember(KEY, text().value || null, sessionStorage);
+    remember(KEY, text().value || null, TAB);
   };
 
-  const field = h("textarea", { "aria-label": "Text to continue", placeholder: "Once upon a time" });
+  const field = h("textarea", { dir: "auto", "aria-label": "Text to continue", placeholder: "Once upon a time" });
   field.addEventListener("input", () => {
     dispatch({ value: field.value, before: null });
-    remember(KEY, field.value || null, sessionStorage);
+    remember(KEY, field.value || null, TAB);
   });
   field.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.isComposing) return;
+    if (composes(event) || event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
-    goOn();
+    if (!event.repeat) goOn();
   });
   const go = h("button", { class: "primary", onclick: goOn, title: "Ctrl+Enter" }, "Continue");
   const stop = h("button", { onclick: () => controller?.abort() }, "Stop");
@@ -56,7 +56,7 @@ export function mountText({ store, api }) {
   const state = h("span", { class: "quiet-text" });
   const error = h("p", { class: "error-text", role: "alert" });
   const element = h("div", { class: "text" }, h("p", { class: "quiet-text", role: "status" }, WORDS), field, error, h("div", { class: "text-actions" }, go, stop, back, copy, state));
-  dispatch({ value: recall(KEY, "", sessionStorage) });
+  dispatch({ value: recall(KEY, "", TAB) });
 
   return {
     element,

@@ -1,13 +1,17 @@
 // Markdown to blocks, as data. Each block has `start`, its place in the text, so that a text that grows is parsed
-// from its last block on: what is before it stays as it is. Raw HTML has no meaning here.
+// from its last block on: what is before it stays as it is. Raw HTML has no meaning here. Each pattern has one way to read
+// a line, so that a line made to be slow is not.
 
 const DEPTH_MAX = 12;
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^\s`]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+const FENCE = /^ {0,3}(`{3,}|~{3,})/;
+const HEADING = /^ {0,3}(#{1,6})\s+/;
+const CLOSING_MARKS = /(?:^|\s)#+$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const QUOTE = /^ {0,3}>\s?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])( +|$)/;
-const DELIMITER_ROW = /^ {0,3}\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
+const DELIMITER = /^:?-+:?$/;
+// Short rows are filled up to the width of the head: a few kilobytes could be millions of cells.
+const CELLS_MAX = 20_000;
 const MATH = { "$$": "$$", "\\[": "\\]" };
 
 /** The blocks of a text: `{type, start, ...}`. */
@@ -48,12 +52,21 @@ function blockAt(lines, at, depth) {
 }
 
 function fence(lines, at) {
-  const match = FENCE.exec(lines[at]);
-  if (!match) return null;
-  const closing = new RegExp(`^ {0,3}${match[1][0]}{${match[1].length},}\\s*$`);
+  const opening = fenceOf(lines[at]);
+  if (!opening) return null;
+  const { mark, language } = opening;
+  const closing = new RegExp(`^ {0,3}${mark[0]}{${mark.length},}\\s*$`);
   const end = lineWhere(lines, at + 1, (line) => closing.test(line));
   const text = lines.slice(at + 1, end).join("\n");
-  return { block: { type: "code", language: match[2], text }, next: end + 1 };
+  return { block: { type: "code", language, text }, next: end + 1 };
+}
+
+/** The mark that opens code, and the first word behind it; null for a line with ticks further on. */
+function fenceOf(line) {
+  const match = FENCE.exec(line);
+  const rest = match && line.slice(match[0].length);
+  if (!match || rest.includes("`")) return null;
+  return { mark: match[1], language: rest.trimStart().split(/\s/, 1)[0] };
 }
 
 function math(lines, at) {
@@ -71,7 +84,10 @@ function math(lines, at) {
 
 function heading(lines, at) {
   const match = HEADING.exec(lines[at]);
-  return match && { block: { type: "heading", level: match[1].length, text: match[2] }, next: at + 1 };
+  if (!match) return null;
+  // Marks at the end close the heading; "C#" is a name.
+  const text = lines[at].slice(match[0].length).trimEnd().replace(CLOSING_MARKS, "").trimEnd();
+  return { block: { type: "heading", level: match[1].length, text }, next: at + 1 };
 }
 
 function rule(lines, at) {
@@ -124,11 +140,14 @@ const indentOf = (line) => (line.trim() === "" ? -1 : line.length - line.trimSta
 const outdent = (line, indent) => line.slice(Math.min(indent, Math.max(0, indentOf(line))));
 
 function table(lines, at) {
-  if (!lines[at].includes("|") || !DELIMITER_ROW.test(lines[at + 1] ?? "") || !lines[at + 1].includes("-")) return null;
+  if (!lines[at].includes("|") || !lines[at + 1]?.includes("-")) return null;
+  const delimiters = cells(lines[at + 1]);
+  if (!delimiters.every((cell) => DELIMITER.test(cell))) return null;
   const head = cells(lines[at]);
-  const aligns = cells(lines[at + 1]).map(alignment);
+  const aligns = delimiters.map(alignment);
   if (head.length !== aligns.length) return null;
   const end = lineWhere(lines, at + 2, (line) => line.trim() === "" || !line.includes("|"));
+  if (head.length * (end - at) > CELLS_MAX) return null;
   const rows = lines.slice(at + 2, end).map((line) => fitted(cells(line), head.length));
   return { block: { type: "table", head, aligns, rows }, next: end };
 }
@@ -142,7 +161,7 @@ const fitted = (row, width) => Array.from({ length: width }, (_, column) => row[
 
 function alignment(cell) {
   if (cell.endsWith(":")) return cell.startsWith(":") ? "center" : "right";
-  return "left";
+  return cell.startsWith(":") ? "left" : "start";
 }
 
 function paragraph(lines, at, depth) {
@@ -155,7 +174,8 @@ function startsBlock(lines, at) {
   const line = lines[at];
   const item = ITEM.exec(line);
   return (
-    [FENCE, HEADING, RULE, QUOTE].some((pattern) => pattern.test(line)) ||
+    [HEADING, RULE, QUOTE].some((pattern) => pattern.test(line)) ||
+    fenceOf(line) !== null ||
     // "1986. A good year" in the middle of a paragraph is no list.
     (item !== null && item[3] !== "" && (!/\d/.test(item[2]) || parseInt(item[2], 10) === 1)) ||
     table(lines, at) !== null ||

@@ -97,8 +97,14 @@ function between(text, at, opening, closing, type, failed) {
     return null;
   }
   const inner = text.slice(from, end);
-  const part = { type, text: type === "code" ? inner.replace(/^ (.*\S.*) $/, "$1").replaceAll("\n", " ") : inner };
-  return { part, length: end + closing.length - at };
+  return { part: { type, text: type === "code" ? codeText(inner) : inner }, length: end + closing.length - at };
+}
+
+/** The text of a code span, without the space on each side that keeps it from its ticks. */
+function codeText(inner) {
+  const line = inner.replaceAll("\n", " ");
+  const padded = line.startsWith(" ") && line.endsWith(" ") && line.trim() !== "";
+  return padded ? line.slice(1, -1) : line;
 }
 
 function link(text, at) {
@@ -119,9 +125,10 @@ function image(text, at) {
 function labelAndUrl(text, at) {
   const end = closingBracket(text, at);
   if (end < 0 || text[end + 1] !== "(") return null;
-  const match = /^\(\s*<?([^\s<>]*?)>?(?:\s+(?:"[^"\n]*"|'[^'\n]*'))?\s*\)$/.exec(balanced(text.slice(end + 1, end + 1 + URL_MAX)));
+  const target = balanced(text.slice(end + 1, end + 1 + URL_MAX));
+  const match = /^<?([^\s<>]*)>?(?:\s+(?:"[^"\n]*"|'[^'\n]*'))?$/.exec(target.slice(1, -1).trim());
   const url = match && safeUrl(match[1]);
-  return url ? { label: text.slice(at + 1, end), url, length: end + 1 + match[0].length - at } : null;
+  return url ? { label: text.slice(at + 1, end), url, length: end + 1 + target.length - at } : null;
 }
 
 function closingBracket(text, at) {
@@ -156,10 +163,17 @@ function bare(text, at) {
   const match = BARE_URL.exec(text);
   if (!match) return null;
   // A sentence's own end is not part of the address, nor a parenthesis that was opened before it.
-  let address = match[0].replace(/[.,;:!?*_~\]]+$/, "");
-  if (address.endsWith(")") && !address.includes("(")) address = address.replace(/[).,;:!?]+$/, "");
+  let address = withoutEnd(match[0], ".,;:!?*_~]");
+  if (address.endsWith(")") && !address.includes("(")) address = withoutEnd(address, ").,;:!?");
   const url = safeUrl(address);
   return url ? { part: { type: "link", url, children: [address] }, length: address.length } : null;
+}
+
+/** A text without those of these characters that it ends with. */
+function withoutEnd(text, characters) {
+  let end = text.length;
+  while (end > 0 && characters.includes(text[end - 1])) end -= 1;
+  return text.slice(0, end);
 }
 
 const EMPHASIS = { "**": "strong", __: "strong", "*": "emphasis", _: "emphasis", "~~": "struck" };

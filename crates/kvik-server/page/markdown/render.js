@@ -1,4 +1,8 @@
 // Blocks and their parts to elements. Everything that was written becomes text nodes.
+//
+// What has a side (the bar of a quote, the marks of a list, the first column of a table) has it by the direction of its
+// text, `dir`. Paragraphs in it have none of their own, which would hide their text from it: style/markdown.css lets each
+// of them run as it is written. Code runs from left to right.
 import { copyText } from "../clipboard.js";
 import { h } from "../dom.js";
 import { parseBlocks } from "./blocks.js";
@@ -19,9 +23,9 @@ const BLOCKS = {
   // Below the heading of its message. Texts leave levels out as they like, so only their looks differ.
   heading: ({ level, text }) => h("h3", { class: `level-${level}` }, inline(text)),
   rule: () => h("hr"),
-  math: ({ text }) => h("pre", { class: "math", tabindex: 0, "aria-label": "Formula" }, text),
-  quote: ({ blocks }) => h("blockquote", {}, blocks.map(renderBlock)),
-  list: ({ ordered, from, items }) => h(ordered ? "ol" : "ul", { start: ordered && from !== 1 ? from : null }, items.map(item)),
+  math: ({ text }) => h("pre", { class: "math", dir: "ltr", tabindex: 0, "aria-label": "Formula" }, text),
+  quote: ({ blocks }) => h("blockquote", { dir: "auto" }, blocks.map(renderBlock)),
+  list: ({ ordered, from, items }) => h(ordered ? "ol" : "ul", { dir: "auto", start: ordered && from !== 1 ? from : null }, items.map(item)),
   code: renderCode,
   table: renderTable,
 };
@@ -40,7 +44,7 @@ function renderCode({ language, text }) {
   const code = h("code", {}, text);
   copy.addEventListener("click", () => copyText(code.textContent, copy));
   const head = h("figcaption", {}, h("span", {}, language || "text"), copy);
-  return h("figure", { class: "code" }, head, h("pre", { tabindex: 0, "aria-label": "Code" }, code));
+  return h("figure", { class: "code", dir: "ltr" }, head, h("pre", { tabindex: 0, "aria-label": "Code" }, code));
 }
 
 function renderTable({ head, aligns, rows }) {
@@ -48,7 +52,7 @@ function renderTable({ head, aligns, rows }) {
   return h(
     "div",
     { class: "table", tabindex: 0, role: "group", "aria-label": "Table" },
-    h("table", {}, h("thead", {}, h("tr", {}, cells("th", head))), h("tbody", {}, rows.map((row) => h("tr", {}, cells("td", row))))),
+    h("table", { dir: "auto" }, h("thead", {}, h("tr", {}, cells("th", head))), h("tbody", {}, rows.map((row) => h("tr", {}, cells("td", row))))),
   );
 }
 
@@ -60,8 +64,8 @@ function renderPart(part) {
 
 const PARTS = {
   break: () => h("br"),
-  code: ({ text }) => h("code", {}, text),
-  math: ({ text }) => h("code", { class: "math" }, text),
+  code: ({ text }) => h("code", { dir: "ltr" }, text),
+  math: ({ text }) => h("code", { class: "math", dir: "ltr" }, text),
   strong: ({ children }) => h("strong", {}, children.map(renderPart)),
   emphasis: ({ children }) => h("em", {}, children.map(renderPart)),
   struck: ({ children }) => h("s", {}, children.map(renderPart)),

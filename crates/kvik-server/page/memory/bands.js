@@ -10,17 +10,18 @@ export function mountBands({ api }) {
   const now = h("div", { class: "now" });
   const rows = h("ol", { class: "band-rows", "aria-label": "What the last answers read" });
   const element = h("section", { class: "panel bands", "aria-label": "What is read" }, h("h2", {}, "What the last answer read"), now, rows);
-  let context = 0; // tokens of the context, once known
+  let models = []; // of the server, once known
   let shown = {};
   const draw = () => {
     const last = shown.turns.at(-1);
+    const context = contextOf(models, last?.report.model);
     const most = Math.max(context, ...shown.turns.map(({ report }) => tokensOf(report.memory)));
     replace(now, last ? nowContent(last.report.memory, most, context) : nothingYet());
     replace(rows, shown.turns.slice(-ROWS, -1).reverse().map((turn) => rowOf(turn, most)));
     rows.hidden = shown.turns.length < 2;
   };
   api.get("/v1/models").then(({ data }) => {
-    context = data[0].meta.n_ctx;
+    models = data;
     if (shown.turns) draw();
   }, () => {}); // without it the widest row is the measure
   return {
@@ -32,6 +33,9 @@ export function mountBands({ api }) {
     },
   };
 }
+
+/** Tokens of the context of a model, or of the only one; 0 where the model is not in memory. */
+const contextOf = (models, name) => models.find(({ id }) => !name || id === name)?.meta?.n_ctx ?? 0;
 
 const tokensOf = ({ tokens }) => tokens.prefix + tokens.summary + tokens.recent;
 

@@ -51,7 +51,7 @@ function rowOf(message, index, reading) {
     { class: reading ? `read-${reading}` : "" },
     h("span", { class: "number" }, count(index + 1)),
     reading && h("span", { class: "how" }, h("i", { class: `key ${KEYS[reading]}` }), WORDS[reading]),
-    h("span", { class: "line" }, `${message.role}: ${firstLine(message)}`),
+    h("span", { class: "line" }, `${message.role}: `, h("bdi", {}, firstLine(message))),
   );
 }
 
@@ -72,7 +72,7 @@ function quoteElement(messages, from, to, question) {
   return h(
     "figure",
     { class: "quote" },
-    quoted.map((message) => h("p", {}, `${message.role}: `, marked(textOf(message).slice(0, 4 * TEXT_MAX), words))),
+    quoted.map((message) => h("p", {}, `${message.role}: `, h("bdi", {}, marked(textOf(message).slice(0, 4 * TEXT_MAX), words)))),
     h("figcaption", {}, `Messages ${count(from + 1)} to ${count(to)}: ${why}.`),
   );
 }

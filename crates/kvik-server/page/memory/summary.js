@@ -34,7 +34,7 @@ function sentence({ ready, summary, error }) {
 }
 
 function form(memory, id, { text, failed }) {
-  const field = h("textarea", { rows: 6, value: text ?? "", "aria-label": "Text of the summary" });
+  const field = h("textarea", { dir: "auto", rows: 6, value: text ?? "", "aria-label": "Text of the summary" });
   const save = h("button", { class: "primary", disabled: true }, "Correct the summary");
   field.addEventListener("input", () => {
     save.disabled = field.value.trim() === "" || field.value === text;

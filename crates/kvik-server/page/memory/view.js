@@ -2,6 +2,7 @@
 import { chatOf } from "../chat/chat.js";
 import { titleOf } from "../chat/state.js";
 import { h, replace, setText } from "../dom.js";
+import { modelOf } from "../models/chosen.js";
 import { routeHash } from "../route.js";
 import { renderOnChange } from "../state.js";
 import { watch } from "../watch.js";
@@ -33,10 +34,14 @@ export function mount(root, app) {
     if (state.route.view !== name) return;
     const id = state.route.id ?? state.chat.open?.id ?? null;
     const turns = turnsOf(state.chat.reports[id]);
-    if (id !== null && id !== shown.id) chat.open(id);
-    // Each answer may have a newer summary than the one before.
-    if (id !== null && (id !== shown.id || turns.length !== shown.turns)) memory.read(id);
-    shown = { id, turns: turns.length, rebuilding: turns.at(-1)?.report.memory.rebuilding };
+    if (id !== null && id !== shown.id) {
+      app.store.dispatch({ type: "memory opening", id });
+      chat.open(id);
+    }
+    // Each answer may have a newer summary than the one before, and another model another one.
+    const about = knowsModel(state, id) ? JSON.stringify([id, turns.length, modelOf(state, id)]) : null;
+    if (about !== null && about !== shown.about) memory.read(id);
+    shown = { id, about, rebuilding: turns.at(-1)?.report.memory.rebuilding };
     chooser.render(state.chat, id);
     content.hidden = id === null;
     const open = state.chat.open?.id === id && state.chat.open.status === "ready" ? state.chat.open : null;
@@ -49,6 +54,11 @@ export function mount(root, app) {
     end();
     stopLooking();
   };
+}
+
+/** Whether it is known which model answers in a conversation, as far as the server says. */
+function knowsModel({ models, chat: { open } }, id) {
+  return id !== null && open?.id === id && open.status !== "loading" && (models.shelf !== null || models.error !== null);
 }
 
 /** The conversation whose memory is shown. */

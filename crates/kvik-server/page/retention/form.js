@@ -8,7 +8,7 @@ const EXAMPLE =
 
 /** `{element, render(state)}`. */
 export function createForm(actions) {
-  const prompt = h("textarea", { rows: 5, value: EXAMPLE, spellcheck: "false" });
+  const prompt = h("textarea", { dir: "auto", rows: 5, value: EXAMPLE, spellcheck: "false" });
   const policy = h(
     "select",
     { onchange: () => actions.choose(policy.value) },
