@@ -171,6 +171,26 @@ def test_models_that_were_added_by_name_are_served(tmp_path, alone):
         assert unloaded.returncode == 0
 
 
+def test_the_caches_in_memory_are_cleared_and_the_others_are_named(tmp_path):
+    with start(tmp_path, "--shelf-ram", "1GiB") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        run = lambda *words: subprocess.run([BINARY, "cache", *words, "--url", url], capture_output=True, text=True, timeout=60)
+        assert "not in memory, so that what they have on disk stays: " in run("clear").stdout
+        assert set(statuses(server).values()) == {"unloaded"}, "none is loaded to be cleared"
+        for name in ("small", "wide"):
+            ask(server, name, PROMPTS[0])
+        for name in ("small", "wide"):
+            assert "tokens" in run("ls", "--model", name).stdout, name
+        refused = run("clear", "--model", "short")
+        assert refused.returncode == 1 and "short is not in memory" in refused.stderr, refused
+        assert re.match(r"small: evicted \d+ blocks", run("clear", "-m", "small").stdout)
+        assert run("ls", "-m", "small").stdout == "the cache is empty\n"
+        assert "tokens" in run("ls", "-m", "wide").stdout, "the other one is as it was"
+        cleared = run("clear").stdout
+        assert re.search(r"^wide: evicted \d+ blocks", cleared, re.M) and "stays: " in cleared and "short" in cleared, cleared
+        assert run("ls", "-m", "wide").stdout == "the cache is empty\n"
+
+
 def test_config_toml_is_read_again_while_the_server_runs(tmp_path, alone):
     with start(tmp_path, "--shelf-ram", "1GiB") as server:
         for name in WEIGHTS:

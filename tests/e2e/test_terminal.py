@@ -130,6 +130,40 @@ def test_a_name_without_a_prompt_is_talked_with_in_a_terminal(tmp_path):
         assert keys.process.wait(SECONDS) == 0
 
 
+def test_raw_is_no_conversation(tmp_path):
+    with keyboard("run", "--raw", "embedded", home=tmp_path) as keys:
+        keys.wait_for("`kvik run --raw embedded TEXT` goes on with it")
+        assert keys.process.wait(SECONDS) == 1
+
+
+@pytest.mark.parametrize(
+    "lines,code,error",
+    [
+        ("/list\n", 0, ""),
+        ("/no-such-command\n/list\n", 1, "there is no command /no-such-command"),
+        ("/load gone\n/list\n", 1, "error: there is no conversation `gone`"),
+        ('/list\n"""My dog\nis called Bolt.\n', 1, "error: the input ends in a text that three quotes"),
+    ],
+)
+def test_what_fails_through_a_pipe_is_apart_from_what_is_said(tmp_path, lines, code, error):
+    command = [BINARY, *CHAT]
+    done = subprocess.run(command, env=environment(tmp_path), input=lines, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == code and error in done.stderr, done
+    assert "there is no conversation yet" in done.stdout and "error" not in done.stdout, done
+
+
+def test_a_list_of_pictures_is_a_text(tmp_path):
+    (tmp_path / "a.png").touch()
+    words = [BINARY, "run", "--max-tokens", "4", "--cache-ram", "64MiB"]
+    run = lambda prompt, piped: subprocess.run(
+        [*words, prompt], env=environment(tmp_path), input=piped, capture_output=True, text=True, timeout=SECONDS
+    )
+    listed = run("Group these names", f"{tmp_path / 'a.png'}\n")
+    assert listed.returncode == 0 and listed.stdout, listed
+    typed = run(f"What is on {tmp_path / 'a.png'}?", "")
+    assert typed.returncode == 1 and "text alone" in typed.stderr, typed
+
+
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_a_system_message_asks_before_the_conversation_ends(tmp_path, answer):
     with keyboard(*CHAT, home=tmp_path) as keys:

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use clap::{Args, Subcommand};
 use kvik_cache::tier::{Record, SlotId};
 use kvik_engine::store::{Picked, erase_answers_at_rest, erase_at_rest};
@@ -10,7 +10,11 @@ use kvik_remote::FleetKey;
 use serde_json::Value;
 use ureq::http::Method;
 
-use super::remote::{ServerArgs, escaped, read_json};
+use super::{
+    backend::ServedShelf,
+    client::AskError,
+    remote::{ServedModelArgs, ServerArgs, escaped, path_of_model, read_json},
+};
 use kvik_serving::settings::{disk_place::DiskPlace, size::ByteSize};
 
 /// List, pin and evict what a running server has cached
@@ -24,10 +28,13 @@ use kvik_serving::settings::{disk_place::DiskPlace, size::ByteSize};
   kvik cache unpin 7                remove pin 7; --tenant NAME, --all for more
   kvik cache evict agent.json       evict a prompt, pinned or not
   kvik cache clear                  evict all that is neither in use nor pinned, with or without a server
+  kvik cache show --model notes     the cache of one model, of a server that has several
   kvik cache key > fleet.key        a key for nodes that share a cache; asks no server")]
 pub(crate) struct CacheCommandArgs {
     #[command(flatten)]
     server: ServerArgs,
+    #[command(flatten)]
+    model: ServedModelArgs,
     #[command(subcommand)]
     task: CacheTask,
 }
@@ -71,7 +78,7 @@ enum CacheTask {
         file: PathBuf,
     },
     /// Evicts all that is neither in use nor pinned, and gives its memory and disk back; of the disk also where no server
-    /// runs
+    /// runs. Of a server with several models it clears those in memory, and names the others
     Clear {
         /// Directory of the disk cache that is cleared where no server answers [default: the user's cache directory]
         #[arg(long, value_name = "DIR", default_value = "default", hide_default_value = true)]
@@ -83,20 +90,21 @@ enum CacheTask {
 
 /// Runs the command.
 pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
-    let server = &args.server;
+    let call = |method: Method, path: &str, body: Option<&Value>| {
+        args.server.call(method, &args.model.path(path), body)
+    };
     match &args.task {
         CacheTask::Key => println!("{}", FleetKey::generate()?),
         CacheTask::Ls { by, n } => {
-            let path = format!("/v1/cache?order={by}&limit={n}");
-            list(&server.call(Method::GET, &path, None)?);
+            list(&call(Method::GET, &format!("/v1/cache?order={by}&limit={n}"), None)?);
         }
-        CacheTask::Show => show(&server.call(Method::GET, "/v1/cache?limit=0", None)?),
+        CacheTask::Show => show(&call(Method::GET, "/v1/cache?limit=0", None)?),
         CacheTask::Pin { file } => {
-            let answer = server.call(Method::POST, "/v1/cache/pin", Some(&read_json(file)?))?;
+            let answer = call(Method::POST, "/v1/cache/pin", Some(&read_json(file)?))?;
             println!("{} tokens pinned, {} of them computed", answer["tokens"], answer["computed_tokens"]);
         }
         CacheTask::Evict { file } => {
-            let answer = server.call(Method::POST, "/v1/cache/evict", Some(&read_json(file)?))?;
+            let answer = call(Method::POST, "/v1/cache/evict", Some(&read_json(file)?))?;
             println!("{} blocks evicted, {} pins removed", answer["blocks"], answer["pins"]);
             for name in answer["prompts"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                 println!(
@@ -104,27 +112,30 @@ pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
                 );
             }
         }
-        CacheTask::Pins => pins(&server.call(Method::GET, "/v1/cache/pins", None)?),
+        CacheTask::Pins => pins(&call(Method::GET, "/v1/cache/pins", None)?),
         CacheTask::Unpin { pin, tenant, .. } => {
             let path = match (pin, tenant) {
                 (Some(pin), _) => format!("/v1/cache/pins/{pin}"),
                 (None, Some(tenant)) => format!("/v1/cache/pins?tenant={}", escaped(tenant)),
                 (None, None) => "/v1/cache/pins".to_owned(),
             };
-            println!("{} pins removed", server.call(Method::DELETE, &path, None)?["pins"]);
+            println!("{} pins removed", call(Method::DELETE, &path, None)?["pins"]);
         }
-        CacheTask::Clear { cache_disk } => clear(server, cache_disk)?,
+        CacheTask::Clear { cache_disk } => clear(args, cache_disk)?,
     }
     Ok(())
 }
 
 /// Clears the cache of a server, or the disk cache if no server has it open.
-fn clear(server: &ServerArgs, place: &DiskPlace) -> anyhow::Result<()> {
-    if server.answers()? {
-        let answer = server.call(Method::DELETE, "/v1/cache", None)?;
-        let (ram, disk) = (&answer["blocks"]["ram"], &answer["blocks"]["disk"]);
-        println!("evicted {ram} blocks in memory and {disk} on disk");
-        return Ok(());
+fn clear(args: &CacheCommandArgs, place: &DiskPlace) -> anyhow::Result<()> {
+    if args.server.answers()? {
+        return clear_served(&args.server, args.model.name());
+    }
+    if let Some(name) = args.model.name() {
+        bail!(
+            "no server answers, and `{name}` is to be a model of one; without --model the disk caches of all models are \
+             cleared"
+        );
     }
     let Some(folder) = place.directory() else { bail!("no server answers, and there is no disk cache") };
     erase_answers_at_rest(&folder, None)?;
@@ -139,6 +150,52 @@ fn clear(server: &ServerArgs, place: &DiskPlace) -> anyhow::Result<()> {
         bail!("{} of its caches are written by other processes and stay as they are", cleared.in_use);
     }
     Ok(())
+}
+
+/// Clears the caches of a server's models that are in memory, or of the named one. None is loaded to be cleared.
+fn clear_served(server: &ServerArgs, named: Option<&str>) -> anyhow::Result<()> {
+    let Some(shelf) = ServedShelf::parse(server.call(Method::GET, "/v1/shelf", None)?) else {
+        return Err(AskError::Foreign { url: server.url()? }.into());
+    };
+    if shelf.only().is_some() {
+        println!("{}", evicted(&server.call(Method::DELETE, "/v1/cache", None)?));
+        return Ok(());
+    }
+    let (loaded, others) = to_clear(&shelf, named)?;
+    for name in loaded {
+        let answer = server.call(Method::DELETE, &path_of_model("/v1/cache", name), None)?;
+        println!("{name}: {}", evicted(&answer));
+    }
+    if !others.is_empty() {
+        println!(
+            "not in memory, so that what they have on disk stays: {}; `kvik ps --load NAME` loads one, which can then be \
+             cleared",
+            others.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// The names of a shelf's models in memory, and of the others; of the named one alone, which has to be in memory.
+fn to_clear<'a>(shelf: &'a ServedShelf, named: Option<&str>) -> anyhow::Result<(Vec<&'a str>, Vec<&'a str>)> {
+    let (loaded, others) = shelf.standing();
+    let Some(named) = named else { return Ok((loaded, others)) };
+    let Some(model) = shelf.find(named) else {
+        bail!("the server has no model `{named}`; it has {}", shelf.names())
+    };
+    let name = model.name.as_str();
+    ensure!(
+        loaded.contains(&name),
+        "{name} is not in memory, so that what it has on disk stays; `kvik ps --load {name}` loads it, and it can then be \
+         cleared"
+    );
+    Ok((vec![name], Vec::new()))
+}
+
+/// Words for what a server has evicted.
+fn evicted(answer: &Value) -> String {
+    let (ram, disk) = (&answer["blocks"]["ram"], &answer["blocks"]["disk"]);
+    format!("evicted {ram} blocks in memory and {disk} on disk")
 }
 
 /// The unpinned blocks of a store; all its files if none are pinned.
@@ -220,6 +277,32 @@ fn show(answer: &Value) {
                 let writer = disk["writer_pid"].as_u64().map_or_else(String::new, |pid| format!(" {pid}"));
                 println!("        another process{writer} writes it, and this one takes over when that ends");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn models_in_memory_are_cleared_and_the_others_are_named() {
+        let model = |name: &str, status: &str| json!({"name": name, "aliases": ["the-small"], "source": "", "status": status});
+        let models = [model("small", "loaded"), model("wide", "unloaded"), model("short", "loaded")];
+        let list = json!({"object": "shelf", "bytes": 5, "can_pull": false, "models": models});
+        let shelf = ServedShelf::parse(list).unwrap();
+        assert_eq!(to_clear(&shelf, None).unwrap(), (vec!["small", "short"], vec!["wide"]));
+        for named in ["small", "the-small"] {
+            assert_eq!(to_clear(&shelf, Some(named)).unwrap(), (vec!["small"], vec![]), "{named}");
+        }
+        for (named, says) in [
+            ("wide", "wide is not in memory, so that what it has on disk stays; `kvik ps --load wide`"),
+            ("gone", "the server has no model `gone`; it has small, wide, short"),
+        ] {
+            let error = to_clear(&shelf, Some(named)).unwrap_err().to_string();
+            assert!(error.contains(says), "{error} says {says}");
         }
     }
 }

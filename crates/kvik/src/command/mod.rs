@@ -70,7 +70,10 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let loading = backend::loading_flag(sub, own);
     match task {
         Task::Serve(serve) => run_server(*serve, args),
-        Task::Chat(args) => chat::run(&args, loading.as_deref()),
+        Task::Chat(args) => {
+            let failed = chat::run(&args, loading.as_deref());
+            return failed.map(|failed| ExitCode::from(u8::from(failed)));
+        }
         Task::Run(args) => run::run(&args, (own, loading.as_deref()), &command),
         Task::Search(args) => search::run(&args),
         Task::Pull(args) => pull::run(&args),

@@ -74,8 +74,18 @@ pub(super) fn shown(text: &str) -> Cow<'_, str> {
 /// Replaces control characters, so that a model's output cannot control the terminal. A sequence that pieces cut is no
 /// exception: it begins with a control character, and without that the terminal shows the rest as text.
 pub(super) fn printable(text: &str) -> String {
-    let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t' | '\r');
-    text.replace(obeyed, "\u{fffd}")
+    let mut shown = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let is_obeyed = match c {
+            '\n' | '\t' => false,
+            // Alone it would write what follows over the line that is there.
+            '\r' => chars.peek() != Some(&'\n'),
+            c => c.is_control(),
+        };
+        shown.push(if is_obeyed { '\u{fffd}' } else { c });
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -89,6 +99,18 @@ mod tests {
         assert_eq!(printable(said), shown);
         for (cut, _) in said.char_indices() {
             assert_eq!([&said[..cut], &said[cut..]].map(printable).concat(), shown, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_carriage_return_ends_a_line_and_begins_none_again() {
+        for (said, shown) in [
+            ("a\r\nb", "a\r\nb"),
+            ("10%\r20%", "10%\u{fffd}20%"),
+            ("a\r", "a\u{fffd}"),
+            ("\r\r\n", "\u{fffd}\r\n"),
+        ] {
+            assert_eq!(printable(said), shown, "{said:?}");
         }
     }
 

@@ -10,7 +10,7 @@ use ureq::http::Method;
 
 use super::{
     output::print,
-    remote::{ServerArgs, escaped, read_json},
+    remote::{ServedModelArgs, ServerArgs, escaped, read_json},
 };
 use kvik_serving::settings::retain::RetainChoice;
 
@@ -34,6 +34,8 @@ there were no part. See docs/retention.md for the policies, `kvik eval` for what
 pub(crate) struct PromptArgs {
     #[command(flatten)]
     server: ServerArgs,
+    #[command(flatten)]
+    model: ServedModelArgs,
     #[command(subcommand)]
     task: PromptTask,
 }
@@ -107,6 +109,9 @@ impl Content {
 
 /// Runs the command.
 pub(crate) fn run(args: &PromptArgs) -> anyhow::Result<()> {
+    let call = |method: Method, path: &str, body: Option<&Value>| {
+        args.server.call(method, &args.model.path(path), body)
+    };
     match &args.task {
         PromptTask::Add { name, content, retain, public } => {
             let mut body = content.read()?.context("give the prompt to keep: a file, or --system TEXT")?;
@@ -116,18 +121,24 @@ pub(crate) fn run(args: &PromptArgs) -> anyhow::Result<()> {
             if let Some(retain) = retain.text()? {
                 body["retain"] = json!(retain);
             }
-            let kept = args.server.call(Method::PUT, &path(name), Some(&body))?;
+            let kept = call(Method::PUT, &path(name), Some(&body))?;
             println!("{name}: {} tokens, {}", kept["tokens"], done(&kept));
             if let Some(part) = part(&kept) {
                 println!("{part}");
             }
         }
-        PromptTask::Ls => list(&args.server.call(Method::GET, "/v1/prompts", None)?),
+        PromptTask::Ls => list(&call(Method::GET, "/v1/prompts", None)?),
         PromptTask::Rm { name } => {
-            args.server.call(Method::DELETE, &path(name), None)?;
+            call(Method::DELETE, &path(name), None)?;
             println!("{name}: removed");
         }
-        PromptTask::Check { name, content } => check(&args.server, name, content.read()?)?,
+        PromptTask::Check { name, content } => {
+            let state = match content.read()? {
+                Some(body) => call(Method::POST, &format!("{}/check", path(name)), Some(&body))?,
+                None => call(Method::GET, &path(name), None)?,
+            };
+            check(name, &state)?;
+        }
     }
     Ok(())
 }
@@ -145,12 +156,9 @@ fn done(kept: &Value) -> String {
     }
 }
 
-fn check(server: &ServerArgs, name: &str, body: Option<Value>) -> anyhow::Result<()> {
-    let state = match body {
-        Some(body) => server.call(Method::POST, &format!("{}/check", path(name)), Some(&body))?,
-        None => server.call(Method::GET, &path(name), None)?,
-    };
-    let lines = [Some(format!("{name}: {}", words(&state))), part(&state)];
+/// Prints how a prompt stands, and ends with status 1 if it is not kept as it is.
+fn check(name: &str, state: &Value) -> anyhow::Result<()> {
+    let lines = [Some(format!("{name}: {}", words(state))), part(state)];
     print(&lines.into_iter().flatten().collect::<Vec<String>>().join("\n"))?;
     if state["cached"] != json!(true) || state["changed"] == json!(true) {
         std::process::exit(1);

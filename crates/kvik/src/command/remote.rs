@@ -1,10 +1,10 @@
 //! The server that a command asks, and requests to it with one answer each.
 //!
 //! The only code that locates the server: `--url`, or `KVIK_URL`; else the address at which `kvik serve` with the same
-//! settings listens, whether set by a flag, a variable (`KVIK_PORT`) or config.toml; else the one that this user runs,
-//! which has written itself down.
+//! settings listens, whether set by a flag, a variable (`KVIK_PORT`) or config.toml; else the only one that this user
+//! runs, which has written itself down. Nothing is sent to an address that none of them says.
 
-use std::{fs, net::IpAddr, path::Path};
+use std::{convert::Infallible, fs, net::IpAddr, path::Path, str::FromStr};
 
 use anyhow::Context;
 use clap::Args;
@@ -20,7 +20,7 @@ use super::{
     pid_file::{self, RunningServer},
 };
 
-/// Default address of a server.
+/// The parts of an address that the settings leave out.
 const LOCAL: &str = "127.0.0.1";
 const PORT: u16 = 8080;
 
@@ -28,8 +28,8 @@ const PORT: u16 = 8080;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
     // Its variable, KVIK_URL, is read where no flag says another address; see `config`.
-    /// URL of the server [default: where `kvik serve` listens by the same settings, else the one that this user runs,
-    /// else http://127.0.0.1:8080]
+    /// URL of the server [default: where `kvik serve` listens by the same settings, else the only one that this user
+    /// runs]
     #[arg(long, value_name = "URL", global = true)]
     url: Option<String>,
     // `kvik serve` has these three settings, which gives them their variables and their keys of config.toml here too.
@@ -69,18 +69,11 @@ impl ServerArgs {
     }
 
     /// The address to which requests are sent.
-    pub(crate) fn url(&self) -> String {
-        let mut found = self.candidates().into_iter().map(|found| found.url);
-        let default = url_of(LOCAL, PORT);
-        if self.is_set() {
-            return found.next().unwrap_or(default);
-        }
-        let all: Vec<String> = found.collect();
-        match &all[..] {
-            [only] => only.clone(),
-            // None of several is meant more than the others.
-            _ => default,
-        }
+    ///
+    /// # Errors
+    /// If nothing says where the server is, and this user runs none or several.
+    pub(crate) fn url(&self) -> Result<String, AskError> {
+        only(self.candidates())
     }
 
     /// Whether an address is named, by `--url` or its variable.
@@ -123,12 +116,15 @@ impl ServerArgs {
         ServerArgs { key, ..self }
     }
 
-    /// Whether a server answers at its address.
+    /// Whether a server answers at its address; none does that is not named and does not run.
     ///
     /// # Errors
-    /// If that is no address.
+    /// If that is no address, or one of several.
     pub(crate) fn answers(&self) -> Result<bool, AskError> {
-        let url = self.url();
+        let url = match self.url() {
+            Err(AskError::NoneRuns) => return Ok(false),
+            url => url?,
+        };
         address_of(&url)?;
         let answer = agent_to(&url, Agent::config_builder().http_status_as_error(false)).get(&url).call();
         // A redirect that leads nowhere is an answer too. Whatever else fails, also in a proxy, is none.
@@ -137,7 +133,7 @@ impl ServerArgs {
 
     /// Sends a request, with a JSON body or none, and returns the JSON of the response.
     pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        let server = self.url();
+        let server = self.url()?;
         address_of(&server)?;
         let url = format!("{server}{path}");
         let mut request =
@@ -159,10 +155,61 @@ impl ServerArgs {
     }
 }
 
+/// The address of the only one of these servers: none of several is meant more than the others.
+fn only(mut found: Vec<Candidate>) -> Result<String, AskError> {
+    match found.len() {
+        0 => Err(AskError::NoneRuns),
+        1 => Ok(found.remove(0).url),
+        _ => {
+            let urls: Vec<String> = found.into_iter().map(|found| found.url).collect();
+            Err(AskError::SeveralRun { urls: urls.join(", ") })
+        }
+    }
+}
+
 impl Candidate {
     fn of(server: RunningServer) -> Candidate {
         Candidate { url: server.url, model: server.model }
     }
+}
+
+/// The model of a server that has several.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServedModelArgs {
+    /// The model, as `kvik ps` names it, of a server that has several [default: the one that was used last]
+    #[arg(short, long, value_name = "NAME", global = true)]
+    model: Option<ServedName>,
+}
+
+/// A model's name at a server. Its type keeps `--model` apart from that of `kvik serve`, which names a model of this
+/// machine, and whose variable and key of config.toml say nothing about a server.
+#[derive(Debug, Clone)]
+struct ServedName(String);
+
+impl FromStr for ServedName {
+    type Err = Infallible;
+
+    fn from_str(name: &str) -> Result<ServedName, Infallible> {
+        Ok(ServedName(name.to_owned()))
+    }
+}
+
+impl ServedModelArgs {
+    /// The name, if the command line has one.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.model.as_ref().map(|ServedName(name)| name.as_str())
+    }
+
+    /// A path of the server's routes, for this model.
+    pub(crate) fn path(&self, path: &str) -> String {
+        self.name().map_or_else(|| path.to_owned(), |name| path_of_model(path, name))
+    }
+}
+
+/// A path of the server's routes, for the model of this name.
+pub(crate) fn path_of_model(path: &str, name: &str) -> String {
+    let joint = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{joint}model={}", escaped(name))
 }
 
 /// An address as it is meant: with `http://` where it has no scheme, and without the base path of OpenAI's clients.
@@ -219,6 +266,9 @@ mod tests {
                 let env = arg.and_then(|arg| arg.get_env()).and_then(|env| env.to_str());
                 assert_eq!(env, Some(variable), "{} --{long}", sub.get_name());
             }
+            let mut of_model = sub.get_arguments().filter(|arg| arg.get_long() == Some("model"));
+            let is_of_server = ["cache", "prompt"].contains(&sub.get_name());
+            assert!(of_model.all(|arg| arg.get_env().is_none() == is_of_server), "{}", sub.get_name());
             names.push(sub.get_name().to_owned());
         }
         assert_eq!(
@@ -268,8 +318,34 @@ mod tests {
             ("127.0.0.1", "http://127.0.0.1"),
             (" [::1]:80 ", "http://[::1]:80"),
         ] {
-            assert_eq!(server(&["--url", url]).url(), expect, "{url}");
+            assert_eq!(server(&["--url", url]).url().unwrap(), expect, "{url}");
         }
+    }
+
+    #[test]
+    fn the_only_server_is_meant_and_none_of_several() {
+        let found = |ports: &[u16]| {
+            let found = ports.iter().map(|port| Candidate { url: url_of(LOCAL, *port), model: None });
+            only(found.collect()).map_err(|error| error.to_string())
+        };
+        assert_eq!(found(&[9000]).unwrap(), "http://127.0.0.1:9000");
+        let none = found(&[]).unwrap_err();
+        assert!(none.contains("no kvik of this user runs") && none.contains("`kvik serve`"), "{none}");
+        let several = found(&[81, 9000]).unwrap_err();
+        for says in ["http://127.0.0.1:81, http://127.0.0.1:9000;", "--port or --url names one"] {
+            assert!(several.contains(says), "{several} says {says}");
+        }
+    }
+
+    #[test]
+    fn a_path_names_its_model_behind_what_it_has() {
+        let path = |model: Option<&str>, path: &str| {
+            let model = model.map(|name| ServedName(name.to_owned()));
+            ServedModelArgs { model }.path(path)
+        };
+        assert_eq!(path(None, "/v1/cache?limit=0"), "/v1/cache?limit=0");
+        assert_eq!(path(Some("a"), "/v1/cache"), "/v1/cache?model=a");
+        assert_eq!(path(Some("hf.co/a b"), "/v1/cache?limit=0"), "/v1/cache?limit=0&model=hf.co%2Fa%20b");
     }
 
     #[test]
@@ -287,7 +363,7 @@ mod tests {
     fn keys_of_this_machines_settings_stay_on_it() {
         let key = |flags: &[&str]| {
             let server = server(&[&["--api-key", "own,other"], flags].concat());
-            server.key_for(&server.url()).map(str::to_owned)
+            server.key_for(&server.url().unwrap()).map(str::to_owned)
         };
         for own in ["http://127.0.0.1:80", "http://localhost:80/kvik", "http://[::1]:80"] {
             assert_eq!(key(&["--url", own]).as_deref(), Some("own"), "{own}");

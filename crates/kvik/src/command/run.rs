@@ -65,14 +65,16 @@ pub(crate) fn run(
     (matches, loading): (&ArgMatches, Option<&str>),
     command: &Command,
 ) -> anyhow::Result<()> {
-    let Asked { model: named, prompt } = args.asked(is_named_by_flag(matches))?;
+    let Asked { model: named, typed, prompt } = args.asked(is_named_by_flag(matches))?;
+    images::refuse(&typed)?;
     let mut model = args.model.clone();
     if let Some(named) = &named {
         model.model = Some(home::text(named)?);
     }
     match (prompt, named) {
         (Some(prompt), _) => args.answer(model, loading, prompt),
-        (None, Some(_)) if is_at_terminal() => chat::run(&args.chat(model, command)?, loading),
+        (None, Some(named)) if args.raw && is_at_terminal() => Err(without_text(&named)),
+        (None, Some(_)) if is_at_terminal() => chat::run(&args.chat(model, command)?, loading).map(drop),
         (None, named) => Err(without_prompt(&named.unwrap_or_default(), &model)),
     }
 }
@@ -88,6 +90,14 @@ fn without_prompt(name: &str, model: &ModelArgs) -> anyhow::Error {
     })
 }
 
+/// The error for a model whose template is left out, and which is given no text: a conversation needs the template.
+fn without_text(name: &str) -> anyhow::Error {
+    anyhow!(
+        "--raw goes on with a text, and there is none: `kvik run --raw {name} TEXT` goes on with it, `kvik chat {name}` talks \
+         with the model through its template"
+    )
+}
+
 /// Whether a person reads and writes.
 fn is_at_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
@@ -96,7 +106,6 @@ fn is_at_terminal() -> bool {
 impl RunArgs {
     fn answer(&self, model: ModelArgs, loading: Option<&str>, prompt: String) -> anyhow::Result<()> {
         logging::start(LogFormat::Text, "warn");
-        images::refuse(&prompt)?;
         let backend = self.open(model, loading)?;
         if self.talk.verbose {
             say(&format!("sampling: {}", self.talk.sampling_of(&backend.model.sampling)));
@@ -204,6 +213,8 @@ impl RunArgs {
 struct Asked {
     /// That of the first word; `None` for the model of the flags.
     model: Option<String>,
+    /// The words, which a person types; what is piped in may be of any kind.
+    typed: String,
     /// `None` if there is a model alone.
     prompt: Option<String>,
 }
@@ -229,13 +240,14 @@ impl Asked {
             said => (None, said),
         };
         if model.is_some() && said.is_empty() && piped.is_none() {
-            return Ok(Asked { model, prompt: None });
+            return Ok(Asked { model, typed: String::new(), prompt: None });
         }
-        let said = said.join(" ");
-        let parts = [Some(said.as_str()), piped].into_iter().flatten();
+        let typed = said.join(" ");
+        let parts = [Some(typed.as_str()), piped].into_iter().flatten();
         let parts: Vec<&str> = parts.filter(|part| !part.trim().is_empty()).collect();
         ensure!(!parts.is_empty(), "the prompt is empty; write it in quotes, or pipe it in");
-        Ok(Asked { model, prompt: Some(parts.join("\n\n")) })
+        let prompt = Some(parts.join("\n\n"));
+        Ok(Asked { model, typed, prompt })
     }
 }
 
@@ -251,8 +263,9 @@ mod tests {
     #[test]
     fn words_and_what_is_piped_in_make_a_prompt() {
         let check = |words: &[&str], piped, names_model, model: Option<&str>, prompt: &str| {
-            let expect = Asked { model: model.map(str::to_owned), prompt: Some(prompt.to_owned()) };
-            assert_eq!(asked(words, piped, names_model).unwrap(), expect, "{words:?} {piped:?}");
+            let asked = asked(words, piped, names_model).unwrap();
+            let found = (asked.model.as_deref(), asked.prompt.as_deref());
+            assert_eq!(found, (model, Some(prompt)), "{words:?} {piped:?}");
         };
         check(&["Hello"], None, false, None, "Hello");
         check(&["Summarise this"], Some("text\n"), false, None, "Summarise this\n\ntext\n");
@@ -266,8 +279,29 @@ mod tests {
         check(&["smol"], Some("text"), false, Some("smol"), "text");
         check(&["smol"], None, true, None, "smol");
         check(&["Hello", "world"], None, true, None, "Hello world");
-        let alone = Asked { model: Some("smol".to_owned()), prompt: None };
+        let alone = Asked { model: Some("smol".to_owned()), typed: String::new(), prompt: None };
         assert_eq!(asked(&["smol"], None, false).unwrap(), alone);
+    }
+
+    /// A list of pictures that is piped in names them, and is to be read as the text that it is.
+    #[test]
+    fn what_is_piped_in_is_not_taken_for_what_is_typed() {
+        let check = |words: &[&str], piped, typed: &str| {
+            assert_eq!(asked(words, piped, false).unwrap().typed, typed, "{words:?}");
+        };
+        check(&["Group these names"], Some("photos/a.jpg\nphotos/b.jpg\n"), "Group these names");
+        check(&["smol", "Group", "these names", "-"], Some("photos/a.jpg"), "Group these names");
+        check(&["-"], Some("photos/a.jpg"), "");
+        check(&["What is on photos/a.jpg?"], None, "What is on photos/a.jpg?");
+    }
+
+    #[test]
+    fn a_raw_model_without_a_text_is_refused_with_both_remedies() {
+        let error = without_text("smol").to_string();
+        assert!(
+            error.contains("`kvik run --raw smol TEXT`") && error.contains("`kvik chat smol`"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &StopArgs) -> anyhow::Result<()> {
     if let Some(name) = &args.model {
         bail!("`kvik stop` ends a whole server; `kvik ps --unload {name}` takes one model out of its memory");
     }
-    let url = args.server.url();
+    let url = args.server.url()?;
     let port = port_of(&url)?;
     let found = pid_file::find(port).context("the file of the server's process cannot be read")?;
     let Some(server) = found else {

@@ -1,6 +1,7 @@
 //! Commands that ask a server, as processes: each finds it by a flag, by a variable and by config.toml.
 
 use std::{
+    fs::File,
     io::{Read, Write},
     net::TcpListener,
     path::Path,
@@ -70,6 +71,7 @@ fn run(dir: &Path, command: &[&str], words: &[&str], env: &[(&str, String)], con
         .env_remove("KVIK_PORT")
         .env_remove("KVIK_HOST")
         .env_remove("KVIK_CACHE_DISK")
+        .env_remove("KVIK_URL")
         .env_remove("NO_PROXY")
         .env_remove("no_proxy")
         .env("KVIK_CONFIG", &config_file)
@@ -102,6 +104,57 @@ fn every_command_finds_the_server_by_flag_variable_and_file() {
         check(&["--port", &port], &nowhere, "port = 2");
         check(&[], &[("KVIK_PORT", port.clone())], "port = 2");
         check(&["--url", &url], &nowhere, "port = 2");
+    }
+}
+
+/// Servers that have written themselves down, as long as their files are locked.
+fn written_down(runtime: &Path, servers: &[&Listening]) -> Vec<File> {
+    let folder = runtime.join("kvik");
+    std::fs::create_dir_all(&folder).unwrap();
+    let hold = |server: &&Listening| {
+        let mut file = File::create(folder.join(format!("serve-{}.pid", server.port))).unwrap();
+        file.lock().unwrap();
+        write!(file, "{}\nhttp://127.0.0.1:{}\n", std::process::id(), server.port).unwrap();
+        file
+    };
+    servers.iter().map(hold).collect()
+}
+
+/// On a machine of several people anybody could listen at the usual port, and would read the key.
+#[test]
+fn only_a_server_that_is_named_or_alone_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (Listening::start(), Listening::start());
+    let asked = || one.asked.load(Ordering::SeqCst) + other.asked.load(Ordering::SeqCst);
+    let env = ["XDG_RUNTIME_DIR", "KVIK_STATE_DIR"].map(|name| (name, dir.path().display().to_string()));
+    let refused = |command: &[&str]| {
+        let before = asked();
+        let output = run(dir.path(), command, &[], &env, "");
+        assert!(!output.status.success() && asked() == before, "{command:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let can_do_without = ["cache", "clear"];
+    for command in COMMANDS.iter().filter(|command| **command != can_do_without) {
+        let error = refused(command);
+        assert!(error.contains("no kvik of this user runs on this machine"), "{command:?}: {error}");
+    }
+    let alone = written_down(dir.path(), &[&one]);
+    for command in COMMANDS {
+        let before = one.asked.load(Ordering::SeqCst);
+        let output = run(dir.path(), command, &[], &env, "");
+        assert!(one.asked.load(Ordering::SeqCst) > before, "{command:?}: {output:?}");
+    }
+    drop(alone);
+    let _both = written_down(dir.path(), &[&one, &other]);
+    for command in COMMANDS {
+        let error = refused(command);
+        for server in [&one, &other] {
+            let url = format!("http://127.0.0.1:{}", server.port);
+            assert!(
+                error.contains(&url) && error.contains("--port or --url names one"),
+                "{command:?}: {error}"
+            );
+        }
     }
 }
 

@@ -216,6 +216,9 @@ pub(crate) struct Wanted {
     limit: Option<usize>,
     /// `blocks` or `hits`.
     order: Option<String>,
+    /// By which the shelf has chosen the model already, here and below.
+    #[serde(rename = "model")]
+    _model: Option<String>,
 }
 
 /// The parameters of the list, as the OpenAPI document describes them.
@@ -318,6 +321,8 @@ pub(crate) async fn unpin(
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Whose {
     tenant: Option<String>,
+    #[serde(rename = "model")]
+    _model: Option<String>,
 }
 
 /// The parameter of `DELETE /v1/cache/pins`, as the OpenAPI document describes it.

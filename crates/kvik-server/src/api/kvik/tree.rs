@@ -137,6 +137,9 @@ enum Kept {
 pub(crate) struct Shown {
     nodes: Option<usize>,
     under: Option<String>,
+    /// By which the shelf has chosen the model already.
+    #[serde(rename = "model")]
+    _model: Option<String>,
 }
 
 /// The parameters of the tree, as the OpenAPI document describes them.

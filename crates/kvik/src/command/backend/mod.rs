@@ -24,6 +24,7 @@ pub(crate) use local::remembering;
 use local::{LocalModel, Opened};
 pub(crate) use local::{Places, Setup};
 use remote::RemoteModel;
+pub(crate) use remote::ServedShelf;
 pub(crate) use select::{BackendArgs, loading_flag};
 
 /// A model that answers, and a client of the routes over it.

@@ -27,7 +27,7 @@ pub(super) struct RemoteModel {
 
 /// The models of a server.
 #[derive(Debug, Deserialize)]
-pub(super) struct ServedShelf {
+pub(crate) struct ServedShelf {
     object: String,
     /// Bytes that its models share; `None` where there is one.
     bytes: Option<u64>,
@@ -37,8 +37,8 @@ pub(super) struct ServedShelf {
 
 /// A model of a server.
 #[derive(Debug, Deserialize)]
-pub(super) struct ServedModel {
-    pub(super) name: String,
+pub(crate) struct ServedModel {
+    pub(crate) name: String,
     aliases: Vec<String>,
     pub(super) source: String,
     status: String,
@@ -64,22 +64,37 @@ impl ServedShelf {
     }
 
     fn of(client: &Client, list: Value) -> Result<ServedShelf, AskError> {
-        let shelf = serde_json::from_value(list).ok();
-        shelf.filter(|shelf: &ServedShelf| shelf.object == "shelf").ok_or_else(|| client.foreign())
+        ServedShelf::parse(list).ok_or_else(|| client.foreign())
+    }
+
+    /// The list in a server's answer; `None` if that is something else.
+    pub(crate) fn parse(list: Value) -> Option<ServedShelf> {
+        let shelf: ServedShelf = serde_json::from_value(list).ok()?;
+        (shelf.object == "shelf").then_some(shelf)
+    }
+
+    /// The names of the models in memory, and of the others.
+    pub(crate) fn standing(&self) -> (Vec<&str>, Vec<&str>) {
+        let is_loaded = |model: &&ServedModel| model.status == "loaded";
+        let names = |loaded: bool| {
+            let models = self.models.iter().filter(move |model| is_loaded(model) == loaded);
+            models.map(|model| model.name.as_str()).collect::<Vec<&str>>()
+        };
+        (names(true), names(false))
     }
 
     /// The only model of a server that has no other.
-    pub(super) fn only(&self) -> Option<&ServedModel> {
+    pub(crate) fn only(&self) -> Option<&ServedModel> {
         self.models.first().filter(|_| self.bytes.is_none())
     }
 
     /// The model of this name.
-    pub(super) fn find(&self, name: &str) -> Option<&ServedModel> {
+    pub(crate) fn find(&self, name: &str) -> Option<&ServedModel> {
         self.models.iter().find(|model| model.is_called(name))
     }
 
     /// The names of all models, as a sentence lists them.
-    pub(super) fn names(&self) -> String {
+    pub(crate) fn names(&self) -> String {
         let names: Vec<&str> = self.models.iter().map(|model| model.name.as_str()).collect();
         if names.is_empty() { "no model".to_owned() } else { names.join(", ") }
     }
@@ -210,5 +225,7 @@ mod tests {
         assert!(shelf.find("a").is_none() && shelf.only().is_none());
         assert_eq!(["a:1b", "b"].map(|name| shelf.find(name).unwrap().bytes_used), [Some(9), None]);
         assert_eq!(shelf.names(), "a:1b, b");
+        assert_eq!(shelf.standing(), (vec!["a:1b"], vec!["b"]));
+        assert!(ServedShelf::parse(json!({"object": "list"})).is_none());
     }
 }

@@ -128,7 +128,7 @@ impl BackendArgs {
 
     /// The server that is named, which has to have the model.
     fn named(&self, model: &ModelArgs, loading: Option<&str>) -> anyhow::Result<Backend> {
-        let url = self.server.url();
+        let url = self.server.url()?;
         if let Some(flag) = loading {
             bail!(
                 "--{flag} is for a model that is loaded here, and {url} is a server that has loaded its own; leave it out, or \

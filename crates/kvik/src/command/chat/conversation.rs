@@ -4,6 +4,7 @@ use std::{fs::OpenOptions, io::Write};
 
 use anyhow::Context;
 use axum::http::Method;
+use kvik_memory::context::chain::text_of;
 use serde_json::{Value, json};
 
 use super::{
@@ -104,7 +105,7 @@ impl TerminalChat {
     /// Executes an input line.
     fn take(&mut self, line: InputLine<'_>) {
         if let Err(error) = self.follow(line) {
-            self.screen.line(&format!("error: {}", with_causes(&error)));
+            self.screen.error(&format!("error: {}", with_causes(&error)));
         }
     }
 
@@ -134,12 +135,12 @@ impl TerminalChat {
             InputLine::List => return self.list(),
             InputLine::Delete(name) => return self.delete(name),
             InputLine::Export(file) => return self.export(file),
-            InputLine::Wrong(message) => self.screen.line(&message),
+            InputLine::Wrong(message) => self.screen.error(&message),
         }
         Ok(())
     }
 
-    fn kept(&self) -> KeptConversations<'_> {
+    pub(super) fn kept(&self) -> KeptConversations<'_> {
         KeptConversations(&self.backend)
     }
 
@@ -182,6 +183,17 @@ impl TerminalChat {
     fn say(&mut self, text: &str) -> anyhow::Result<()> {
         self.draft = text.to_owned();
         images::refuse(text)?;
+        match self.ask(text)? {
+            true => self.draft.clear(),
+            false => self
+                .screen
+                .note("stopped; the question is not part of the conversation, and can be asked again"),
+        }
+        Ok(())
+    }
+
+    /// Asks, and shows the answer as it arrives; false if it was stopped.
+    pub(super) fn ask(&mut self, text: &str) -> anyhow::Result<bool> {
         let body = self.body(text)?;
         let TerminalChat { backend: Backend { client, .. }, screen, .. } = self;
         let answered = client.answer(CHATS, body, &mut |piece| {
@@ -190,21 +202,19 @@ impl TerminalChat {
                 client.stop();
             }
         });
-        match answered? {
+        Ok(match answered? {
             Answered::Whole(answer) => {
                 let kvik = &answer.report["kvik"];
                 let own = |field: &str| kvik["conversation"][field].as_str().map(str::to_owned);
                 (self.id, self.name, self.memory) = (own("id"), own("name"), kvik["memory"].clone());
-                self.draft.clear();
                 self.screen.answered(&answer);
+                true
             }
             Answered::Stopped => {
                 self.screen.line("");
-                self.screen
-                    .note("stopped; the question is not part of the conversation, and can be asked again");
+                false
             }
-        }
-        Ok(())
+        })
     }
 
     /// The request of a turn: its new messages, and its conversation.
@@ -226,36 +236,6 @@ impl TerminalChat {
     /// The initial messages of a new conversation.
     fn system(&self) -> Vec<Value> {
         self.talk.system.iter().map(|text| json!({"role": "system", "content": text})).collect()
-    }
-
-    /// Removes the last question and its answer.
-    fn undo(&mut self) -> anyhow::Result<()> {
-        match self.take_back()? {
-            Some(question) => self.screen.note(&format!("taken back: {}", report::shortened(&question))),
-            None => self.screen.line("there is nothing to take back"),
-        }
-        Ok(())
-    }
-
-    /// Asks the last question again, in place of its answer.
-    fn retry(&mut self) -> anyhow::Result<()> {
-        match self.take_back()? {
-            Some(question) => self.say(&question),
-            None => {
-                self.screen.line("there is nothing to ask again");
-                Ok(())
-            }
-        }
-    }
-
-    /// Removes the last question and its answer, and returns the question; `None` if there is none.
-    fn take_back(&mut self) -> anyhow::Result<Option<String>> {
-        let found = self.id.as_ref().map(|id| self.kept().find(id)).transpose()?;
-        let last = found.as_ref().and_then(last_question);
-        let (Some(found), Some(index)) = (&found, last) else { return Ok(None) };
-        self.kept().take_back(&found.id, index)?;
-        self.memory = Value::Null;
-        Ok(Some(text_of(&found.messages[index]).to_owned()))
     }
 
     fn save(&mut self, name: &str) -> anyhow::Result<()> {
@@ -285,7 +265,7 @@ impl TerminalChat {
         if let Some(question) = last_question(&found) {
             let (asked, answers) = (&found.messages[question], &found.messages[question + 1..]);
             self.screen.line(&format!("> {}", text_of(asked)));
-            answers.iter().for_each(|answer| self.screen.line(text_of(answer)));
+            answers.iter().for_each(|answer| self.screen.line(&text_of(answer)));
         }
         (self.id, self.name, self.memory) = (Some(found.id), found.name, Value::Null);
         Ok(())
@@ -413,11 +393,6 @@ fn listed(one: &ListedConversation) -> String {
 }
 
 /// The index of the last question of a conversation.
-fn last_question(found: &FoundConversation) -> Option<usize> {
+pub(super) fn last_question(found: &FoundConversation) -> Option<usize> {
     found.messages.iter().rposition(|message| message["role"] == "user")
-}
-
-/// The text of a message; empty if it has content parts, which no terminal sends.
-fn text_of(message: &Value) -> &str {
-    message["content"].as_str().unwrap_or_default()
 }

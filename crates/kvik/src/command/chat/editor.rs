@@ -1,6 +1,6 @@
 //! The line editor of the terminal: its history, its keys, and texts of several lines.
 
-use std::path::PathBuf;
+use std::{cell::Cell, path::PathBuf};
 
 use kvik_memory::records::private::create_private_folder;
 use rustyline::{
@@ -34,7 +34,7 @@ pub(super) enum Typed {
 impl LineEditor {
     pub(super) fn open() -> anyhow::Result<LineEditor> {
         let mut editor = Editor::new()?;
-        editor.set_helper(Some(Lines));
+        editor.set_helper(Some(Lines::default()));
         editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
         let history = dirs::config().map(|directory| directory.join("chat_history"));
         if let Some(path) = &history {
@@ -57,6 +57,11 @@ impl LineEditor {
         }
     }
 
+    /// Whether a text in three quotes had begun when the input ended, which is then lost.
+    pub(super) fn is_cut(&self) -> bool {
+        self.editor.helper().is_some_and(|lines| lines.is_open.get())
+    }
+
     /// Saves the history; a failure is only reported.
     pub(super) fn close(mut self) {
         let Some(path) = self.history.take() else { return };
@@ -68,7 +73,11 @@ impl LineEditor {
 }
 
 /// The rule by which Enter ends a line or begins another one of the same text.
-struct Lines;
+#[derive(Default)]
+struct Lines {
+    /// Whether the text that was read last goes on.
+    is_open: Cell<bool>,
+}
 
 impl Helper for Lines {}
 
@@ -84,7 +93,8 @@ impl Highlighter for Lines {}
 
 impl Validator for Lines {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        Ok(match line::is_open(context.input()) {
+        self.is_open.set(line::is_open(context.input()));
+        Ok(match self.is_open.get() {
             true => ValidationResult::Incomplete,
             false => ValidationResult::Valid(None),
         })

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::anyhow;
 use axum::http::{Method, StatusCode};
+use kvik_memory::context::chain::text_of;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -106,6 +107,13 @@ impl KeptConversations<'_> {
         Ok(())
     }
 
+    /// Adds messages behind the last one.
+    pub(super) fn add(self, id: &str, messages: &[Value]) -> Result<(), AskError> {
+        let items: Vec<Value> = messages.iter().flat_map(items_of).collect();
+        self.client().call(Method::POST, &format!("{}/items", path(id)), Some(&json!({"items": items})))?;
+        Ok(())
+    }
+
     /// Its newest summary; null if it has none.
     pub(super) fn summary(self, id: &str) -> anyhow::Result<Value> {
         let mut memory = self.client().call(Method::GET, &self.memory_path(id), None)?;
@@ -140,6 +148,32 @@ impl KeptConversations<'_> {
 
 fn path(name: &str) -> String {
     format!("{PATH}/{}", escaped(name))
+}
+
+/// A message as the items of OpenAI's Conversations API that the server reads as this message.
+fn items_of(message: &Value) -> Vec<Value> {
+    let (role, text) = (&message["role"], text_of(message));
+    if role == "tool" {
+        let call = &message["tool_call_id"];
+        return vec![json!({"type": "function_call_output", "call_id": call, "output": text})];
+    }
+    let thoughts = message["reasoning_content"].as_str().map(|thoughts| {
+        let content = json!([{"type": "reasoning_text", "text": thoughts}]);
+        json!({"type": "reasoning", "summary": [], "content": content})
+    });
+    let said =
+        (!message["content"].is_null()).then(|| json!({"type": "message", "role": role, "content": text}));
+    let calls = message["tool_calls"].as_array().into_iter().flatten().map(item_of_call);
+    thoughts.into_iter().chain(said).chain(calls).collect()
+}
+
+fn item_of_call(call: &Value) -> Value {
+    let function = &call["function"];
+    let arguments = match &function["arguments"] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    json!({"type": "function_call", "call_id": call["id"], "name": function["name"], "arguments": arguments})
 }
 
 /// The error for a conversation that does not exist, worded for the terminal.

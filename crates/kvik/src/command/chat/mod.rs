@@ -10,6 +10,7 @@
 
 mod conversation;
 mod editor;
+mod exchange;
 mod kept;
 mod line;
 mod model;
@@ -20,6 +21,7 @@ mod tests;
 
 use std::{io::IsTerminal, time::Duration};
 
+use anyhow::ensure;
 use clap::Args;
 use kvik_memory::records::Records;
 
@@ -91,15 +93,16 @@ pub(crate) struct ChatArgs {
     backend: BackendArgs,
 }
 
-/// Runs the command; `loading` is a flag of loading that the command line has.
-pub(crate) fn run(args: &ChatArgs, loading: Option<&str>) -> anyhow::Result<()> {
+/// Runs the command, and returns whether a line failed that a program typed; `loading` is a flag of loading that the
+/// command line has.
+pub(crate) fn run(args: &ChatArgs, loading: Option<&str>) -> anyhow::Result<bool> {
     logging::start(LogFormat::Text, "warn");
     let (backend, lasting) = args.open(loading)?;
     let mut chat = TerminalChat::new(backend, Screen::new(), args, lasting);
     chat.greet();
     let outcome = args.open_conversation(&mut chat).and_then(|()| converse(&mut chat));
     chat.close();
-    outcome
+    outcome.map(|()| chat.screen.fails())
 }
 
 impl ChatArgs {
@@ -168,6 +171,9 @@ impl ChatArgs {
 }
 
 /// Reads lines until the last one.
+///
+/// # Errors
+/// If they cannot be read, or a program's end in the middle of a text.
 fn converse(chat: &mut TerminalChat) -> anyhow::Result<()> {
     let mut editor = LineEditor::open()?;
     let is_piped = !std::io::stdin().is_terminal();
@@ -184,6 +190,12 @@ fn converse(chat: &mut TerminalChat) -> anyhow::Result<()> {
         }
         turn.end(is_piped);
     }
+    let is_cut = is_piped && editor.is_cut();
     editor.close();
+    ensure!(
+        !is_cut,
+        "the input ends in a text that three quotes (\"\"\") begin and none end, which is not asked; end it with three \
+         quotes"
+    );
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Reports about an answer: its cost, and the parts of the conversation that it was computed from.
 
-use kvik_memory::context::MemorySettings;
+use kvik_memory::context::{MemorySettings, chain::text_of};
 use serde_json::Value;
 
 use crate::command::client::Answer;
@@ -106,7 +106,8 @@ pub(super) fn summary(summary: &Value) -> Vec<String> {
 /// The first messages of the quoted exchanges, taken from the messages of the turn's request.
 pub(super) fn quoted(memory: &Value, messages: &[Value]) -> Vec<String> {
     let quotes = memory["quotes"].as_array().map_or(&[] as &[Value], Vec::as_slice);
-    let opening = |quote: &Value| messages.get(count(&quote[0]) as usize)?["content"].as_str().map(shortened);
+    let opening =
+        |quote: &Value| messages.get(count(&quote[0]) as usize).map(|message| shortened(&text_of(message)));
     quotes.iter().filter_map(opening).map(|text| format!("  quoted: {text}")).collect()
 }
 
@@ -195,7 +196,8 @@ mod tests {
 
     #[test]
     fn what_was_quoted_is_shown_in_one_line_each() {
-        let messages = [json!({"content": "a\nb"}), json!({"content": "é".repeat(101)})];
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        let messages = [json!({"content": parts}), json!({"content": "é".repeat(101)})];
         let lines = quoted(&memory(2, json!([[0, 1], [1, 2], [7, 9]])), &messages);
         assert_eq!(lines, ["  quoted: a b".to_owned(), format!("  quoted: {}...", "é".repeat(100))]);
     }

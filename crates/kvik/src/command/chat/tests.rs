@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::Parser;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::command::backend::remembering;
@@ -314,6 +315,93 @@ fn a_question_is_asked_again_in_place_of_its_answer() {
     let again = terminal.types("/retry");
     assert!(answer.contains("Bolt") && again.contains("Bolt"), "{again}");
     assert!(terminal.types("/list").contains("(4 messages"), "the question is there once");
+}
+
+/// A conversation that another client began: its messages have parts and thoughts.
+fn of_another_client(question: &str) -> [Value; 2] {
+    [
+        json!({"role": "user", "content": [{"type": "text", "text": question}]}),
+        json!({"role": "assistant", "content": "Nobody.", "reasoning_content": "Who am I?"}),
+    ]
+}
+
+/// The messages of the conversation of this name.
+fn kept(terminal: &Terminal, name: &str) -> Vec<Value> {
+    kept::KeptConversations(&terminal.chat.backend).find(name).unwrap().messages
+}
+
+#[test]
+fn a_question_in_parts_is_shown_and_asked_again() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&[]);
+    let said = of_another_client("Who are you?");
+    kept::KeptConversations(&terminal.chat.backend).begin("parts", &said).unwrap();
+    assert!(terminal.types("/load parts").contains("> Who are you?\nNobody."));
+    let again = terminal.types("/retry");
+    assert!(again.contains("kvik-tiny"), "{again}");
+    let messages = kept(&terminal, "parts");
+    assert_eq!((messages.len(), &messages[0]["content"]), (2, &json!("Who are you?")));
+    assert!(terminal.types("/undo").contains("taken back: Who are you?"));
+}
+
+#[test]
+fn without_another_answer_the_one_before_is_there_again() {
+    let mut terminal = Terminal::new(&["--memory", "off"]);
+    let long = "word ".repeat(2 * CONTEXT);
+    let said = of_another_client(&long);
+    kept::KeptConversations(&terminal.chat.backend).begin("long", &said).unwrap();
+    terminal.types("/load long");
+    let refused = terminal.types("/retry");
+    for says in ["error: ", "1024", "the answer before is in its place again"] {
+        assert!(refused.contains(says), "{refused} says {says}");
+    }
+    let messages = kept(&terminal, "long");
+    assert_eq!((messages.len(), &messages[0]["content"], &messages[1]), (2, &json!(long), &said[1]));
+    assert_eq!(terminal.chat.take_draft(), "", "it is asked again by /retry");
+
+    terminal.types("/reset");
+    terminal.types("My dog is called Bolt.");
+    let texts = |terminal: &Terminal| -> Vec<String> {
+        kept(terminal, "My dog is called Bolt.")
+            .iter()
+            .map(|message| message["content"].to_string())
+            .collect()
+    };
+    let before = texts(&terminal);
+    let turn = terminal.chat.turn();
+    terminal.chat.backend.client.stop();
+    let stopped = terminal.types("/retry");
+    drop(turn);
+    assert!(stopped.contains("the answer before is in its place again"), "{stopped}");
+    assert_eq!(texts(&terminal), before);
+}
+
+#[test]
+fn a_question_that_cannot_be_asked_keeps_its_answer() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&[]);
+    let file = home.file("dog.png");
+    std::fs::write(&file, "").unwrap();
+    for (name, question) in [("empty", String::new()), ("image", format!("What is on {}?", file.display()))] {
+        let said = of_another_client(&question);
+        kept::KeptConversations(&terminal.chat.backend).begin(name, &said).unwrap();
+        terminal.types(&format!("/load {name}"));
+        assert!(terminal.types("/retry").contains("error: "), "{name}");
+        assert_eq!(kept(&terminal, name), said, "{name}");
+    }
+}
+
+#[test]
+fn a_program_that_types_finds_errors_apart_from_answers() {
+    for line in ["/no-such-command", "/load gone"] {
+        let mut terminal = Terminal::new(&["--memory", "off"]);
+        terminal.types(line);
+        assert!(!terminal.chat.screen.fails(), "{line}: a person has read it");
+        terminal.chat.screen = Screen::piped(terminal.written.clone());
+        assert!(!terminal.types("Hello there!").is_empty() && !terminal.chat.screen.fails());
+        assert_eq!(terminal.types(line), "", "{line}");
+        assert!(terminal.chat.screen.fails(), "{line}");
+    }
 }
 
 #[test]

@@ -18,6 +18,15 @@ pub(crate) enum AskError {
     /// The text is no address, or not one of HTTP.
     #[error("{url} is no address of a server; write it as http://127.0.0.1:8080")]
     BadAddress { url: String },
+    /// Nothing says where a server is, and this user runs none: whoever listens at the usual port is sent no key.
+    #[error(
+        "no kvik of this user runs on this machine, and no other one is named; `kvik serve` starts one, --port or --url \
+         names one"
+    )]
+    NoneRuns,
+    /// Nothing says which of these servers is meant.
+    #[error("several kviks of this user run, and none of them is named: {urls}; --port or --url names one")]
+    SeveralRun { urls: String },
     #[error("{url} does not answer; is `kvik serve` running there? --url names another address")]
     Unreachable { url: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The server took longer than a request takes that computes nothing.
