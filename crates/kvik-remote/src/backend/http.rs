@@ -5,7 +5,7 @@ use std::io;
 
 use async_trait::async_trait;
 use hmac::{Hmac, KeyInit, Mac};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
@@ -18,6 +18,8 @@ use object_store::client::{
 };
 use rustls::ClientConfig;
 use sha2::{Digest, Sha256};
+
+use super::ANSWER_BYTES_MAX;
 
 /// Creates clients with this TLS configuration.
 #[derive(Debug)]
@@ -50,8 +52,12 @@ impl HttpService for Http {
             let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Interrupted };
             HttpError::new(kind, error)
         })?;
-        let failed = |error| HttpError::new(HttpErrorKind::Interrupted, error);
-        Ok(answer.map(|body| HttpResponseBody::new(body.map_err(failed))))
+        Ok(answer.map(|body| {
+            // Lists and errors are collected whole, after as many bytes were reserved as they announce.
+            let bounded = Limited::new(body, ANSWER_BYTES_MAX);
+            let failed = |error| HttpError::new_boxed(HttpErrorKind::Interrupted, error);
+            HttpResponseBody::new(bounded.map_err(failed))
+        }))
     }
 }
 

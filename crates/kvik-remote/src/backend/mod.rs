@@ -25,6 +25,9 @@ use crate::config::{Place, RemoteUrl};
 use crate::error::{Fault, RemoteError};
 use crate::names::{Key, OwnerTag};
 
+/// Maximum bytes of one answer of a store on HTTP, and so of a value there.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
 /// A value as it was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {

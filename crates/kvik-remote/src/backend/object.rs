@@ -21,7 +21,7 @@ use object_store::path::Path;
 use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig};
 
 use super::http::{Connector, Cryptography};
-use super::{Backend, Outdated, RecordKey, Retention, Value};
+use super::{ANSWER_BYTES_MAX, Backend, Outdated, RecordKey, Retention, Value};
 use crate::budget::{Entry, SweepRules};
 use crate::error::{Fault, RemoteError};
 use crate::names::{Key, OwnerTag};
@@ -51,7 +51,15 @@ pub(super) struct Objects {
 impl Objects {
     /// A bucket, configured by environment variables.
     pub(super) fn s3(bucket: &str, prefix: &str, fleet: OwnerTag) -> Result<Objects, RemoteError> {
-        let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        Objects::in_bucket(AmazonS3Builder::from_env().with_bucket_name(bucket), prefix, fleet)
+    }
+
+    /// The bucket of these settings.
+    pub(super) fn in_bucket(
+        builder: AmazonS3Builder,
+        prefix: &str,
+        fleet: OwnerTag,
+    ) -> Result<Objects, RemoteError> {
         let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
         // Failed requests are not retried, since the caller recomputes instead; values are sealed, so that a hash
         // of them in the signature would add nothing.
@@ -117,15 +125,18 @@ impl Objects {
         Ok(versions)
     }
 
-    /// Renews an S3 object by writing it again, if half of its time to live has passed.
+    /// Renews an S3 object by writing it again, if half of its time to live has passed. One that is too large to be
+    /// read expires.
     async fn write_again(&self, path: &Path, ttl: Duration) -> Result<(), Fault> {
         let Some(meta) = found(self.store()?.head(path).await)? else { return Ok(()) };
-        if age(&meta) < ttl / 2 {
+        if age(&meta) < ttl / 2 || meta.size > ANSWER_BYTES_MAX as u64 {
             return Ok(());
         }
         let Some(object) = found(self.store()?.get(path).await)? else { return Ok(()) };
-        let bytes = object.bytes().await?;
-        self.store()?.put(path, PutPayload::from_bytes(bytes)).await?;
+        let bytes = bounded(object, ANSWER_BYTES_MAX).await?;
+        if !bytes.is_empty() {
+            self.store()?.put(path, bytes.into()).await?;
+        }
         Ok(())
     }
 

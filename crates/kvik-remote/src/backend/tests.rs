@@ -1,11 +1,13 @@
 //! Features of particular stores: accounting, sweeping, passwords and TLS.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use kvik_testing::mix;
+use object_store::aws::AmazonS3Builder;
 use tokio::time::sleep;
 
 use super::*;
@@ -254,6 +256,56 @@ async fn a_directory_that_is_away_is_a_fault_and_nothing_is_made_in_its_place() 
     std::fs::create_dir(&mount).unwrap();
     backend.connect().await.unwrap();
     assert_eq!(backend.get(&key(1), 1).await, Ok(None));
+}
+
+/// A bucket whose server answers each request as `answer` does to its head.
+fn bucket(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> object::Objects {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let builder = AmazonS3Builder::new()
+        .with_bucket_name("bucket")
+        .with_endpoint(format!("http://{}", listener.local_addr().unwrap()))
+        .with_region("us-east-1")
+        .with_access_key_id("id")
+        .with_secret_access_key("secret");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let (mut reader, mut head) = (BufReader::new(&stream), String::new());
+            while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|bytes| bytes > 0) {}
+            let _ = (&stream).write_all(&answer(&head));
+        }
+    });
+    object::Objects::in_bucket(builder, "", OwnerTag([1; 8])).unwrap()
+}
+
+/// An answer that announces `length` bytes.
+fn announcing(length: u64, body: &[u8]) -> Vec<u8> {
+    let time = "Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT";
+    let head = format!(
+        "HTTP/1.1 200 OK\r\n{time}\r\nETag: \"x\"\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// Memory for as many bytes as the server announces would end the process.
+#[tokio::test]
+async fn a_value_that_a_server_calls_huge_is_not_renewed() {
+    for listed in [1 << 46, 100] {
+        let bucket = bucket(move |head| match head.starts_with("HEAD") {
+            true => announcing(listed, &[]),
+            false => announcing(1 << 46, &[1; 100]),
+        });
+        assert_eq!(bucket.renew(&key(1), TTL).await, Ok(()), "{listed}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_without_end_is_not_collected() {
+    let list = "<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>";
+    for (space, is_read) in [(0, true), (ANSWER_BYTES_MAX, false)] {
+        let text = list.to_owned() + &" ".repeat(space);
+        let bucket = bucket(move |_| announcing(text.len() as u64, text.as_bytes()));
+        assert_eq!(bucket.records(OwnerTag([2; 8])).await.is_ok(), is_read, "{space}");
+    }
 }
 
 #[tokio::test]

@@ -6,11 +6,14 @@
 //!
 //! Blocks of keys and values hold tokens but not what they were computed for. So each prompt is noted before
 //! it is computed, and the blocks of a conversation are found by its prompts when it is deleted. A turn
-//! appends only its new tokens. The file is named by a hash, and removed as a whole.
+//! appends only its new tokens. The file is named by a hash, and removed as a whole. A deletion reads all of it, in
+//! parts; what does not fit in it any more is computed and not cached.
+
+mod entries;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,14 +21,11 @@ use kvik_cache::{BLOCK_POSITIONS, Token};
 use kvik_engine::api::Request;
 use kvik_memory::deletions::Owner;
 use kvik_memory::hex;
-use kvik_memory::records::{
-    FileTurns,
-    private::{create_private_folder, readable_by_owner_only},
-};
+use kvik_memory::records::FileTurns;
 
-/// Maximum bytes read of one file: 16 million tokens.
-const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Maximum tokens of all prompts of a file together, shared ones counted in each.
+use self::entries::{Prompts, append, check_room, common, entry};
+
+/// Tokens of the prompts of which a part of a file consists, shared ones counted in each.
 const TOKENS_MAX: usize = 64 << 20;
 /// Most recently used prompts in memory, so that a turn notes only its new tokens.
 const LAST_MAX: usize = 256;
@@ -42,8 +42,7 @@ pub(crate) struct PromptLog {
     folder: Option<PathBuf>,
     /// Serialises the writers: an entry is relative to the one before it.
     noting: FileTurns,
-    /// The last prompt of each owner, to note what is new in the next one; all of them if there is no folder.
-    noted: Mutex<BTreeMap<Noted, Vec<Vec<Token>>>>,
+    noted: Mutex<BTreeMap<Noted, Notes>>,
     closed: Mutex<ClosedOwners>,
 }
 
@@ -58,7 +57,17 @@ struct ClosedOwners {
 /// The salt of a prompt, and the name of its owner's file.
 type Noted = (Salt, String);
 
-/// The prompts computed for one owner under one salt, by any model.
+/// What is in memory of the notes of one owner under one salt.
+#[derive(Default)]
+struct Notes {
+    /// The last prompt, to note what is new in the next one.
+    last: Vec<Token>,
+    /// All entries, where there is no folder for their file.
+    entries: Vec<u8>,
+}
+
+/// Prompts computed for one owner under one salt, by any model: all, or a part of them. One that continues another and
+/// is continued by a third is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotedPrompts {
     pub(crate) salt: Salt,
@@ -117,21 +126,31 @@ impl PromptLog {
         if self.closed().files.contains(&key.1) {
             return Err(io::Error::other("what it is for was deleted"));
         }
-        let last = self.lock().get(&key).and_then(|noted| noted.last().cloned());
-        if last.as_deref() == Some(prompt) {
+        let known = self.lock().get(&key).map(|notes| notes.last.clone());
+        let last = known.map_or_else(|| self.prompts(&key)?.into_last(), Ok)?;
+        if last == prompt {
             return Ok(());
         }
-        let Some(folder) = &self.folder else {
-            self.lock().entry(key).or_default().push(prompt.to_vec());
-            return Ok(());
-        };
-        let shared = last.map_or(0, |last| common(&last, prompt));
-        append(&folder.join(hex::written(salt)).join(&key.1), shared, &prompt[shared..])?;
+        let entry = entry(&last, prompt)?;
+        if let Some(file) = self.file(&key) {
+            append(&file, &entry)?;
+        }
+        self.keep(key, prompt, entry)
+    }
+
+    /// Keeps in memory what the next note needs, and the entry itself where it has no file.
+    fn keep(&self, key: Noted, prompt: &[Token], entry: Vec<u8>) -> io::Result<()> {
+        let last = prompt.to_vec();
         let mut noted = self.lock();
-        if noted.len() >= LAST_MAX && !noted.contains_key(&key) {
+        if self.folder.is_some() && noted.len() >= LAST_MAX && !noted.contains_key(&key) {
             noted.pop_first();
         }
-        noted.insert(key, vec![prompt.to_vec()]);
+        let notes = noted.entry(key).or_default();
+        if self.folder.is_none() {
+            check_room(notes.entries.len() as u64, &entry)?;
+            notes.entries.extend(entry);
+        }
+        notes.last = last;
         Ok(())
     }
 
@@ -148,27 +167,18 @@ impl PromptLog {
         }
     }
 
-    /// The prompts computed for an owner, for each salt that its tenant has had.
+    /// The prompts computed for an owner, for each salt that its tenant has had, in parts that fit in memory: what a
+    /// deletion does for all of them, it may do for each part.
     ///
     /// # Errors
-    /// If it cannot be read.
-    pub(crate) fn of(&self, owner: &Owner) -> io::Result<Vec<NotedPrompts>> {
-        let name = file_name(owner);
-        let Some(folder) = &self.folder else {
-            let noted = self.lock();
-            let own = noted.iter().filter(|((_, own), _)| *own == name);
-            let computed =
-                |(&(salt, _), prompts): (&Noted, &Vec<_>)| NotedPrompts { salt, prompts: prompts.clone() };
-            return Ok(own.map(computed).collect());
-        };
-        let mut found = Vec::new();
-        for salt in names_in(folder)?.iter().filter_map(|name| hex::read(name)) {
-            let prompts = read(&folder.join(hex::written(salt)).join(&name))?;
-            if !prompts.is_empty() {
-                found.push(NotedPrompts { salt, prompts });
-            }
+    /// If they cannot be read.
+    pub(crate) fn of(&self, owner: &Owner) -> io::Result<impl Iterator<Item = io::Result<NotedPrompts>>> {
+        let (name, mut all) = (file_name(owner), Vec::new());
+        for salt in self.salts()? {
+            let prompts = self.prompts(&(salt, name.clone()))?;
+            all.push(Parts { salt, prompts, tokens_max: TOKENS_MAX });
         }
-        Ok(found)
+        Ok(all.into_iter().flatten())
     }
 
     /// Prompts of other owners with the same salt that share a prefix with one of these, truncated to that
@@ -187,15 +197,10 @@ impl PromptLog {
         };
         // Of equal truncated prompts one suffices.
         let mut found = BTreeSet::new();
-        let Some(folder) = &self.folder else {
-            let noted = self.lock();
-            let others = noted.iter().filter(|((salt, other), _)| *salt == own.salt && *other != name);
-            found.extend(others.flat_map(|(_, prompts)| prompts).cloned().filter_map(as_far));
-            return Ok(found.into_iter().collect());
-        };
-        let folder = folder.join(hex::written(own.salt));
-        for other in names_in(&folder)?.into_iter().filter(|other| *other != name) {
-            found.extend(read(&folder.join(other))?.into_iter().filter_map(as_far));
+        for other in self.names(own.salt)?.into_iter().filter(|other| *other != name) {
+            for prompt in self.prompts(&(own.salt, other))? {
+                found.extend(as_far(prompt?));
+            }
         }
         Ok(found.into_iter().collect())
     }
@@ -224,13 +229,49 @@ impl PromptLog {
         Ok(())
     }
 
+    /// The salts under which something may be noted.
+    fn salts(&self) -> io::Result<BTreeSet<Salt>> {
+        Ok(match &self.folder {
+            Some(folder) => names_in(folder)?.iter().filter_map(|name| hex::read(name)).collect(),
+            None => self.lock().keys().map(|(salt, _)| *salt).collect(),
+        })
+    }
+
+    /// Names of the files under a salt.
+    fn names(&self, salt: Salt) -> io::Result<Vec<String>> {
+        match &self.folder {
+            Some(folder) => names_in(&folder.join(hex::written(salt))),
+            None => {
+                Ok(self.lock().keys().filter(|(of, _)| *of == salt).map(|(_, name)| name.clone()).collect())
+            }
+        }
+    }
+
+    fn file(&self, (salt, name): &Noted) -> Option<PathBuf> {
+        Some(self.folder.as_ref()?.join(hex::written(salt)).join(name))
+    }
+
+    /// The prompts noted under a salt in a file; none if it does not exist.
+    fn prompts(&self, key: &Noted) -> io::Result<Prompts> {
+        let Some(file) = self.file(key) else {
+            let noted = self.lock();
+            return Ok(Prompts::in_memory(
+                noted.get(key).map(|notes| notes.entries.clone()).unwrap_or_default(),
+            ));
+        };
+        match File::open(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Prompts::in_memory(Vec::new())),
+            file => Prompts::in_file(file?),
+        }
+    }
+
     fn closed(&self) -> MutexGuard<'_, ClosedOwners> {
         // A panic between its two collections forgets an owner too early at worst.
         self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Noted, Vec<Vec<Token>>>> {
-        // Every change of the map is one call, so the map is consistent after any panic.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Noted, Notes>> {
+        // Nothing panics between two changes of the map, so the map is consistent after any panic.
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -250,10 +291,6 @@ impl ClosedOwners {
     }
 }
 
-fn common(one: &[Token], other: &[Token]) -> usize {
-    one.iter().zip(other).take_while(|(a, b)| a == b).count()
-}
-
 fn file_name(owner: &Owner) -> String {
     let mut hasher = blake3::Hasher::new_derive_key("kvik 2026-11-27 owner of noted prompts v1");
     hasher.update(&(owner.tenant.len() as u64).to_le_bytes());
@@ -271,68 +308,66 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Appends an entry to a file in one write: a process that is killed leaves it complete or absent.
-fn append(path: &Path, shared: usize, tokens: &[Token]) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true);
-    readable_by_owner_only(&mut options);
-    if let Some(folder) = path.parent() {
-        create_private_folder(folder)?;
-    }
-    let mut bytes = Vec::with_capacity(8 + 4 * tokens.len());
-    for number in [shared, tokens.len()] {
-        let number = u32::try_from(number).map_err(|_| ErrorKind::InvalidInput)?;
-        bytes.extend(number.to_le_bytes());
-    }
-    tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
-    let mut file = options.open(path)?;
-    let before = file.metadata()?.len();
-    file.write_all(&bytes).inspect_err(|_| {
-        // A partial entry would be read as the beginning of the next one.
-        let _ = file.set_len(before);
-    })
+/// The prompts of one owner under one salt, in parts that fit in memory.
+struct Parts {
+    salt: Salt,
+    prompts: Prompts,
+    tokens_max: usize,
 }
 
-/// The prompts in a file, up to its first incomplete entry.
-fn read(path: &Path) -> io::Result<Vec<Vec<Token>>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        file => file?,
-    };
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(decoded(&bytes))
-}
+impl Iterator for Parts {
+    type Item = io::Result<NotedPrompts>;
 
-fn decoded(bytes: &[u8]) -> Vec<Vec<Token>> {
-    let (words, _) = bytes.as_chunks::<4>();
-    let mut words = words.iter().map(|&word| Token::from_le_bytes(word));
-    let (mut prompts, mut tokens): (Vec<Vec<Token>>, _) = (Vec::new(), 0);
-    while let (Some(shared), Some(count)) = (words.next(), words.next()) {
-        let before = prompts.last().map_or(&[][..], Vec::as_slice);
-        let (shared, count) = (shared as usize, count as usize);
-        tokens += shared + count;
-        if shared > before.len() || count > words.len() || tokens > TOKENS_MAX {
-            break;
+    fn next(&mut self) -> Option<io::Result<NotedPrompts>> {
+        let (mut prompts, mut tokens): (Vec<Vec<Token>>, usize) = (Vec::new(), 0);
+        while tokens < self.tokens_max
+            && let Some(prompt) = self.prompts.next()
+        {
+            let prompt = match prompt {
+                Ok(prompt) if prompt.is_empty() => continue,
+                Ok(prompt) => prompt,
+                Err(error) => return Some(Err(error)),
+            };
+            if is_last_between(&prompts, &prompt) {
+                tokens -= prompts.pop().map_or(0, |between| between.len());
+            }
+            tokens += prompt.len();
+            prompts.push(prompt);
         }
-        let mut prompt = before[..shared].to_vec();
-        prompt.extend(words.by_ref().take(count));
-        // Also if the next prompt continues this one: a different answer may have followed it.
-        prompts.push(prompt);
+        (!prompts.is_empty()).then(|| Ok(NotedPrompts { salt: self.salt, prompts }))
     }
-    prompts
+}
+
+/// True if the last of these prompts continues the one before it and `next` continues the last. It then says nothing:
+/// the one before it stands for everything that was computed behind both, and `next` has the tokens of both.
+fn is_last_between(prompts: &[Vec<Token>], next: &[Token]) -> bool {
+    match prompts {
+        [.., before, last] => last.starts_with(before) && next.starts_with(last),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{
+        entries::{FILE_BYTES_MAX, HEADER_BYTES},
+        *,
+    };
 
     const AT: Salt = [2; 16];
 
     fn all(log: &PromptLog, owner: &Owner) -> Vec<Vec<Token>> {
-        log.of(owner).unwrap().into_iter().flat_map(|computed| computed.prompts).collect()
+        log.of(owner).unwrap().flat_map(|part| part.unwrap().prompts).collect()
+    }
+
+    fn decoded(bytes: &[u8]) -> Vec<Vec<Token>> {
+        Prompts::in_memory(bytes.to_vec()).map(Result::unwrap).collect()
+    }
+
+    fn file_of(folder: &Path, owner: &Owner) -> PathBuf {
+        folder.join("computed").join(hex::written(AT)).join(file_name(owner))
     }
 
     #[test]
@@ -355,9 +390,8 @@ mod tests {
             let mut found = all(&log, &one);
             found.sort();
             assert_eq!(found, [prompt[..40].to_vec(), prompt.clone(), branch.clone(), vec![7; 20]]);
-            let own = log.of(&one).unwrap();
-            let own = own.iter().find(|it| it.salt == AT).unwrap();
-            assert_eq!(log.others(&one, own).unwrap(), [prompt[..32].to_vec()], "no others begin so");
+            let own = log.of(&one).unwrap().map(Result::unwrap).find(|it| it.salt == AT).unwrap();
+            assert_eq!(log.others(&one, &own).unwrap(), [prompt[..32].to_vec()], "no others begin so");
             assert!(all(&log, &Owner::new("b", "conv_1")).is_empty(), "another tenant's");
             log.forget(&one).unwrap();
             assert!(all(&log, &one).is_empty() && all(&log, &two).len() == 2);
@@ -399,17 +433,46 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_writes_what_is_new_in_it() {
+    fn a_turn_writes_what_is_new_in_it_also_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = Owner::new("a", "conv_1");
+        let prompt: Vec<Token> = (0..1000).collect();
+        for turns in [1..=50, 51..=100] {
+            let log = PromptLog::open(Some(dir.path()));
+            turns.for_each(|turn| log.note(AT, &owner, &prompt[..10 * turn]).unwrap());
+        }
+        assert_eq!(file_of(dir.path(), &owner).metadata().unwrap().len(), 100 * 8 + 1000 * 4);
+        let found = all(&PromptLog::open(Some(dir.path())), &owner);
+        assert_eq!(found, [prompt[..10].to_vec(), prompt], "the ones between say nothing");
+    }
+
+    #[test]
+    fn more_prompts_than_fit_in_memory_are_read_to_the_last_one_in_parts() {
+        let prompts: Vec<Vec<Token>> = (0..40).map(|turn| (0..30).chain([100 + turn; 5]).collect()).collect();
+        let log = PromptLog::open(None);
+        let owner = Owner::new("a", "conv_1");
+        prompts.iter().for_each(|prompt| log.note(AT, &owner, prompt).unwrap());
+        let entries = log.prompts(&(AT, file_name(&owner))).unwrap();
+        let parts = Parts { salt: AT, prompts: entries, tokens_max: 100 };
+        let parts: Vec<Vec<Vec<Token>>> = parts.map(|part| part.unwrap().prompts).collect();
+        assert!(parts.iter().all(|part| part.iter().map(Vec::len).sum::<usize>() <= 100 + 35));
+        assert_eq!(parts.concat(), prompts);
+    }
+
+    /// A deletion could not find what is not noted.
+    #[test]
+    fn what_can_be_noted_no_more_is_not_cached() {
         let dir = tempfile::tempdir().unwrap();
         let (log, owner) = (PromptLog::open(Some(dir.path())), Owner::new("a", "conv_1"));
-        let prompt: Vec<Token> = (0..1000).collect();
-        for turn in 1..=100 {
-            log.note(AT, &owner, &prompt[..10 * turn]).unwrap();
-        }
-        let file = dir.path().join("computed").join(hex::written(AT)).join(file_name(&owner));
-        assert_eq!(file.metadata().unwrap().len(), 100 * 8 + 1000 * 4);
-        let found = all(&log, &owner);
-        assert_eq!((found.len(), found.last()), (100, Some(&prompt)));
+        log.note(AT, &owner, &[1; 40]).unwrap();
+        let file = File::options().append(true).open(file_of(dir.path(), &owner)).unwrap();
+        file.set_len(FILE_BYTES_MAX - HEADER_BYTES).unwrap();
+        assert_eq!(log.note(AT, &owner, &[3; 40]).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        let mut request = Request { salt: AT, ..Request::new(vec![3; 40], 1) };
+        assert!(request.reuse);
+        log.note_or_keep_nothing(&[owner], &mut request);
+        assert!(!request.reuse);
+        assert_eq!(file.metadata().unwrap().len(), FILE_BYTES_MAX - HEADER_BYTES);
     }
 
     proptest! {
@@ -431,8 +494,7 @@ mod tests {
             for prompt in &prompts {
                 prop_assert!(found.iter().any(|it| it.starts_with(prompt)), "{prompt:?} in {found:?}");
             }
-            let file = dir.path().join("computed").join(hex::written(AT)).join(file_name(&owner));
-            let bytes = fs::read(&file).unwrap();
+            let bytes = fs::read(file_of(dir.path(), &owner)).unwrap();
             let cut = decoded(&bytes[..cut.min(bytes.len())]);
             prop_assert!(cut.iter().all(|it| found.iter().any(|whole| whole.starts_with(it))));
         }

@@ -2,17 +2,23 @@
 //!
 //! A prompt is identified by its name within its tenant, and by the SHA-256 of its tokens and the model.
 //! While that hash is unchanged, pinning the prompt again does nothing; when it changes, the old prompt is
-//! released and the new one computed. Records outlive the process, and so do the blocks on disk.
+//! released and the new one computed. Records outlive the process, and so do the blocks on disk. While it runs,
+//! all of them are in memory, so they have limits, and whoever reads one shares it.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvik_cache::retain::Retention;
+use axum::http::StatusCode;
+use kvik_cache::{Token, retain::Retention};
 use kvik_engine::api::{PinnedPrompt, Retained};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
 use sha2::{Digest, Sha256};
 
+use crate::http::error::ApiError;
 use kvik_memory::hex;
 use kvik_memory::records::{
     FileTurns, Records, RecordsError, Table,
@@ -21,13 +27,17 @@ use kvik_memory::records::{
 use kvik_serving::lora::WrittenUse;
 
 /// Maximum prompts of one tenant: each is pinned.
-pub(crate) const PROMPTS_MAX: usize = 256;
+const PROMPTS_MAX: usize = 256;
+/// Maximum bytes of one prompt's record: a million tokens, written as numbers, take 11 MiB.
+const BYTES_MAX: u64 = 16 << 20;
+/// Maximum bytes of all records of one tenant.
+const TENANT_BYTES_MAX: u64 = 64 << 20;
 
 /// The record of a pinned prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PromptRecord {
     /// The request's body: `messages` and `tools`, or `prompt`.
-    pub(crate) body: Value,
+    pub(crate) body: PromptBody,
     /// Whether tenants in the mode `public-prompts` share it.
     #[serde(default)]
     pub(crate) public: bool,
@@ -43,6 +53,34 @@ pub(crate) struct PromptRecord {
     /// The adapters that it was computed with; empty for the model alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lora: Vec<WrittenUse>,
+}
+
+/// The fields from which a prompt is computed again, as the text of a JSON object: its values would take up to a
+/// hundred times as much memory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct PromptBody(Box<RawValue>);
+
+impl PromptBody {
+    /// The text of these fields.
+    pub(crate) fn of(fields: &Value) -> PromptBody {
+        PromptBody(to_raw_value(fields).expect("a value is written as JSON"))
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        self.0.get()
+    }
+}
+
+impl PartialEq for PromptBody {
+    fn eq(&self, other: &PromptBody) -> bool {
+        self.text() == other.text()
+    }
+}
+
+/// Bytes of a record that has this body and these tokens.
+pub(crate) fn record_bytes(body: &PromptBody, tokens: &[Token]) -> u64 {
+    (body.text().len() + size_of_val(tokens)) as u64
 }
 
 /// The record of a compressed prompt's positions, over all heads of all layers.
@@ -76,6 +114,10 @@ impl RetainedRecord {
 }
 
 impl PromptRecord {
+    fn bytes(&self) -> u64 {
+        record_bytes(&self.body, &self.tokens)
+    }
+
     /// Its retention; `None` if it is stored in full.
     pub(crate) fn retention(&self) -> Option<Retention> {
         let retention: Retention = self.retained.as_ref()?.retention.parse().ok()?;
@@ -113,7 +155,33 @@ pub(crate) struct Registry {
     table: Option<Table<PromptRecord>>,
     /// Serialises changes, so that the records agree with `prompts`. Readers do not wait for the file.
     changing: FileTurns,
-    prompts: Mutex<BTreeMap<PromptKey, PromptRecord>>,
+    prompts: Mutex<BTreeMap<PromptKey, Arc<PromptRecord>>>,
+}
+
+/// Reasons why a prompt is not kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PromptError {
+    #[error("{PROMPTS_MAX} prompts are kept, which is the limit; delete one first")]
+    TooMany,
+    #[error(
+        "the prompt would take {bytes} bytes with its messages and tools, and {BYTES_MAX} is the limit; send only what its template reads"
+    )]
+    TooLarge { bytes: u64 },
+    #[error(
+        "all kept prompts together would take {bytes} bytes, and {TENANT_BYTES_MAX} is the limit; delete one first"
+    )]
+    AllTooLarge { bytes: u64 },
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+}
+
+impl From<PromptError> for ApiError {
+    fn from(error: PromptError) -> ApiError {
+        match error {
+            PromptError::Records(error) => error.into(),
+            limit => ApiError::new(StatusCode::BAD_REQUEST, Some("prompt_limit"), limit.to_string()),
+        }
+    }
 }
 
 /// The work needed to pin a prompt.
@@ -124,29 +192,30 @@ pub(crate) enum Change {
     /// The prompt is new.
     New,
     /// The prompt replaces this one.
-    Replaces(Box<PromptRecord>),
+    Replaces(Arc<PromptRecord>),
 }
 
 impl Registry {
     /// Opens the registry with the prompts in the records.
     pub(crate) fn open(records: Option<&Records>) -> Registry {
-        let (table, prompts) = map::open(records, "prompts");
+        let (table, prompts) = map::open::<PromptKey, PromptRecord>(records, "prompts");
+        let prompts = prompts.into_iter().map(|(key, record)| (key, Arc::new(record))).collect();
         Registry { table, changing: FileTurns::new(1), prompts: Mutex::new(prompts) }
     }
 
     /// The prompts of a tenant.
-    pub(crate) fn of(&self, tenant: &str) -> Vec<(String, PromptRecord)> {
+    pub(crate) fn of(&self, tenant: &str) -> Vec<(String, Arc<PromptRecord>)> {
         let prompts = self.lock();
         let mine = prompts.iter().filter(|(key, _)| key.tenant == tenant);
         mine.map(|(key, record)| (key.name.clone(), record.clone())).collect()
     }
 
     /// All prompts.
-    pub(crate) fn all(&self) -> Vec<(PromptKey, PromptRecord)> {
+    pub(crate) fn all(&self) -> Vec<(PromptKey, Arc<PromptRecord>)> {
         self.lock().iter().map(|(key, record)| (key.clone(), record.clone())).collect()
     }
 
-    pub(crate) fn get(&self, key: &PromptKey) -> Option<PromptRecord> {
+    pub(crate) fn get(&self, key: &PromptKey) -> Option<Arc<PromptRecord>> {
         self.lock().get(key).cloned()
     }
 
@@ -155,7 +224,23 @@ impl Registry {
         match self.lock().get(key) {
             None => Change::New,
             Some(record) if record.sha256 == sha256 => Change::None,
-            Some(record) => Change::Replaces(Box::new(record.clone())),
+            Some(record) => Change::Replaces(record.clone()),
+        }
+    }
+
+    /// Refuses a record of `bytes` bytes that would exceed a limit of its tenant. One that is no larger than the one
+    /// before it passes: that may be older than the limits, and is computed again when the model changes.
+    pub(crate) fn check_room(&self, key: &PromptKey, bytes: u64) -> Result<(), PromptError> {
+        let prompts = self.lock();
+        let others = prompts.iter().filter(|(other, _)| other.tenant == key.tenant && **other != *key);
+        let (count, all) =
+            others.fold((0, bytes), |(count, all), (_, record)| (count + 1, all + record.bytes()));
+        match prompts.get(key) {
+            Some(before) if bytes <= before.bytes() => Ok(()),
+            None if count >= PROMPTS_MAX => Err(PromptError::TooMany),
+            _ if bytes > BYTES_MAX => Err(PromptError::TooLarge { bytes }),
+            _ if all > TENANT_BYTES_MAX => Err(PromptError::AllTooLarge { bytes: all }),
+            _ => Ok(()),
         }
     }
 
@@ -169,19 +254,21 @@ impl Registry {
         &self,
         key: &PromptKey,
         record: PromptRecord,
-    ) -> Result<Option<PromptRecord>, RecordsError> {
-        let _changing = self.changing.enter()?;
-        if self.lock().get(key) == Some(&record) {
-            return Ok(Some(record));
+    ) -> Result<Option<Arc<PromptRecord>>, PromptError> {
+        let _changing = self.changing.enter().map_err(RecordsError::from)?;
+        let before = self.get(key);
+        if before.as_deref() == Some(&record) {
+            return Ok(before);
         }
+        self.check_room(key, record.bytes())?;
         if let Some(table) = &self.table {
             table.change([key.text().as_str()], |_, _| Some(record.clone()))?;
         }
-        Ok(self.lock().insert(key.clone(), record))
+        Ok(self.lock().insert(key.clone(), Arc::new(record)))
     }
 
     /// Removes a prompt and returns it.
-    pub(crate) fn remove(&self, key: &PromptKey) -> Result<Option<PromptRecord>, RecordsError> {
+    pub(crate) fn remove(&self, key: &PromptKey) -> Result<Option<Arc<PromptRecord>>, RecordsError> {
         let _changing = self.changing.enter()?;
         if let Some(table) = &self.table {
             table.change([key.text().as_str()], |_, _| None)?;
@@ -189,7 +276,7 @@ impl Registry {
         Ok(self.lock().remove(key))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PromptKey, PromptRecord>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PromptKey, Arc<PromptRecord>>> {
         // Every change of the map is one call, so the map is consistent after any panic.
         self.prompts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,7 +320,7 @@ mod tests {
     fn record(sha256: &str) -> PromptRecord {
         let (sha256, tokens) = (sha256.to_owned(), vec![1, 2, 3]);
         PromptRecord {
-            body: json!({"prompt": "x"}),
+            body: PromptBody::of(&json!({"prompt": "x"})),
             public: false,
             sha256,
             tokens,
@@ -256,11 +343,11 @@ mod tests {
             registry.keep(&key("a", "x"), record("1")).unwrap();
             registry.keep(&key("b", "x"), record("2")).unwrap();
             registry.keep(&key("a", "y"), record("3")).unwrap();
-            assert_eq!(registry.remove(&key("a", "y")).unwrap(), Some(record("3")));
+            assert_eq!(registry.remove(&key("a", "y")).unwrap(), Some(Arc::new(record("3"))));
         }
         let registry = Registry::open(Some(&Records::open(dir.path(), std::time::Duration::ZERO).unwrap()));
-        assert_eq!(registry.of("a"), [("x".to_owned(), record("1"))]);
-        assert_eq!(registry.get(&key("b", "x")), Some(record("2")));
+        assert_eq!(registry.of("a"), [("x".to_owned(), Arc::new(record("1")))]);
+        assert_eq!(registry.get(&key("b", "x")), Some(Arc::new(record("2"))));
         assert_eq!(registry.all().len(), 2);
     }
 
@@ -270,8 +357,43 @@ mod tests {
         assert_eq!(registry.change(&key("a", "x"), "1"), Change::New);
         registry.keep(&key("a", "x"), record("1")).unwrap();
         assert_eq!(registry.change(&key("a", "x"), "1"), Change::None);
-        assert_eq!(registry.change(&key("a", "x"), "2"), Change::Replaces(Box::new(record("1"))));
+        assert_eq!(registry.change(&key("a", "x"), "2"), Change::Replaces(Arc::new(record("1"))));
         assert_eq!(registry.change(&key("b", "x"), "1"), Change::New, "another tenant's is another one");
+    }
+
+    #[test]
+    fn the_prompts_of_a_tenant_have_limits_also_where_one_replaces_another() {
+        let registry = Registry::open(None);
+        let keep = |tenant: &str, name: &str, mebibytes: usize| {
+            let body = PromptBody::of(&json!("x".repeat(mebibytes << 20)));
+            registry.keep(&key(tenant, name), PromptRecord { body, ..record("1") }).map(drop)
+        };
+        assert!(matches!(keep("a", "0", 17), Err(PromptError::TooLarge { .. })));
+        for name in ["1", "2", "3", "4"] {
+            keep("a", name, 15).unwrap();
+        }
+        assert!(matches!(keep("a", "5", 15), Err(PromptError::AllTooLarge { .. })));
+        keep("a", "5", 1).unwrap();
+        assert!(
+            matches!(keep("a", "5", 5), Err(PromptError::AllTooLarge { .. })),
+            "in the place of a small one"
+        );
+        keep("a", "4", 2).unwrap();
+        keep("a", "5", 5).unwrap();
+        keep("b", "5", 15).unwrap();
+        for name in 6..=PROMPTS_MAX {
+            keep("a", &name.to_string(), 0).unwrap();
+        }
+        assert!(matches!(keep("a", "more", 0), Err(PromptError::TooMany)));
+        keep("a", "6", 1).unwrap();
+    }
+
+    #[test]
+    fn whoever_reads_a_prompt_shares_it() {
+        let registry = Registry::open(None);
+        registry.keep(&key("a", "x"), record("1")).unwrap();
+        let there = registry.get(&key("a", "x")).unwrap();
+        assert!(Arc::ptr_eq(&there, &registry.of("a")[0].1) && Arc::ptr_eq(&there, &registry.all()[0].1));
     }
 
     #[test]

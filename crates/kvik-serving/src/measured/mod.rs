@@ -20,7 +20,10 @@ use std::{
 
 use anyhow::Context;
 use kvik_kernels::KV_LAYOUT_VERSION;
-use kvik_memory::{hex, records::private::create_private_folder};
+use kvik_memory::{
+    hex,
+    records::private::{create_private_folder, readable_by_owner_only},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use gates::{GATE_POSITIONS_MIN, MeasuredGates};
@@ -142,7 +145,11 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         create_private_folder(folder)?;
     }
     let draft = path.with_extension(format!("new-{}", std::process::id()));
-    let written = File::create(&draft)
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    readable_by_owner_only(&mut options);
+    let written = options
+        .open(&draft)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&draft, path));
     if written.is_err() {

@@ -14,6 +14,19 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
+/// Fields that decide the tokens of a chat, and of a completion.
+const OF_A_CHAT: [&str; 8] = [
+    "messages",
+    "tools",
+    "tool_choice",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "enable_thinking",
+    "reasoning_effort",
+    "continue_final_message",
+];
+const OF_A_COMPLETION: [&str; 1] = ["prompt"];
+
 /// A named prompt: that of a chat if the body has `messages`, otherwise that of a completion.
 #[derive(Debug)]
 pub(in crate::api) enum Named {
@@ -23,7 +36,7 @@ pub(in crate::api) enum Named {
 
 impl FromBody for Named {
     fn from_body(body: &Body) -> Result<Named> {
-        if body.has("messages") {
+        if is_chat(body) {
             return ConversationFields::from_body(body).map(Box::new).map(Named::Conversation);
         }
         PromptFields::from_body(body).map(Named::Prompt)
@@ -40,7 +53,16 @@ impl FromBody for Named {
     }
 }
 
+fn is_chat(body: &Body) -> bool {
+    body.has("messages")
+}
+
 impl Named {
+    /// Names of the fields from which the prompt of a body is read.
+    pub(super) fn fields(body: &Body) -> &'static [&'static str] {
+        if is_chat(body) { &OF_A_CHAT } else { &OF_A_COMPLETION }
+    }
+
     /// Returns the tokens that all requests with this beginning share.
     pub(super) fn tokens(self, app: &App) -> Result<Vec<Token>> {
         let prompts = match self {

@@ -30,7 +30,7 @@ use crate::{
     app::{
         body::JsonBody,
         keys::Caller,
-        prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, RetainedRecord, sha256},
+        prompts::{Change, PromptBody, PromptKey, PromptRecord, RetainedRecord, record_bytes, sha256},
         rate_limits,
         report::{
             retain::{self, RetainReport},
@@ -49,22 +49,10 @@ type Result<T> = std::result::Result<T, ApiError>;
 const ERASE_TIME: Duration = Duration::from_secs(2);
 /// Maximum bytes of a name.
 const NAME_MAX: usize = 128;
-/// Fields of a body that are recorded, to compute the prompt again after a change of the model.
-const WRITTEN: [&str; 11] = [
-    "messages",
-    "tools",
-    "tool_choice",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "enable_thinking",
-    "reasoning_effort",
-    "continue_final_message",
-    "prompt",
-    "public",
-    RETAIN,
-];
 /// Name of the retention field in a body.
 const RETAIN: &str = "retain";
+/// Fields of a body that are recorded beside those of its prompt, to compute it again after a change of the model.
+const WRITTEN_BESIDE: [&str; 2] = ["public", RETAIN];
 
 /// All fields of a body.
 pub(super) type Fields = (PublicField, RetainPart, Named);
@@ -111,7 +99,7 @@ pub(crate) async fn keep(app: &Arc<App>, caller: &Caller, name: String, body: Va
 
 /// Returns the tokens that a caller has pinned under a name.
 pub(crate) fn kept_tokens(app: &App, caller: &Caller, name: &str) -> Option<Vec<Token>> {
-    app.registry.get(&key(&caller.tenant, name)).map(|record| record.tokens)
+    app.registry.get(&key(&caller.tenant, name)).map(|record| record.tokens.clone())
 }
 
 /// Evicts a prompt and everything that begins with it.
@@ -229,7 +217,7 @@ pub fn restore(app: &App) {
             tracing::warn!("the kept prompt `{}` belongs to the unknown tenant `{}`", key.name, key.tenant);
             continue;
         };
-        let body = Body::of(&record.body);
+        let body = Body::parse(&record.body.text().to_owned().into());
         let asked = body.and_then(|body| Asked::read(app, &tenant, key.name.clone(), &body));
         if let Err(error) = asked.and_then(|asked| asked.keep(app)) {
             tracing::warn!("the prompt `{}` cannot be kept any more: {}", key.name, error);
@@ -243,7 +231,7 @@ pub fn restore(app: &App) {
 /// A prompt to pin, or to compare with a pinned one.
 struct Asked {
     key: PromptKey,
-    body: Value,
+    body: PromptBody,
     public: bool,
     prompt: PinnedPrompt,
     sha256: String,
@@ -266,7 +254,8 @@ impl Asked {
         let retention = retain.as_ref().map(|field| retention(app, field)).transpose()?.flatten();
         let prompt = PinnedPrompt { retention, ..kept(app, named.tokens(app)?, tenant) };
         check_part(app, &prompt, public)?;
-        let body = body.copy(&WRITTEN)?;
+        let written = [Named::fields(body), &WRITTEN_BESIDE].concat();
+        let body = PromptBody::of(&body.copy(&written)?);
         let sha256 = sha256(&app.serving.model.digest, &prompt);
         let says_retain = retain.is_some();
         Ok(Asked { key: key(tenant, &name), body, public, prompt, sha256, says_retain })
@@ -275,8 +264,10 @@ impl Asked {
     /// Determines the work to do, and checks that there is room for it. The previous prompt with this name
     /// stays until the new one is computed.
     fn begin(&self, app: &App) -> Result<Step> {
-        match app.registry.change(&self.key, &self.sha256) {
-            Change::New => self.make_room(app).map(|()| Step::Compute { builds: 0 }),
+        let change = app.registry.change(&self.key, &self.sha256);
+        app.registry.check_room(&self.key, record_bytes(&self.body, &self.prompt.tokens))?;
+        match change {
+            Change::New => Ok(Step::Compute { builds: 0 }),
             Change::None => {
                 let there = engine(app)?.is_cached(&self.prompt)?;
                 let builds = app.registry.get(&self.key).map_or(0, |record| record.builds);
@@ -341,17 +332,8 @@ impl Asked {
 
     /// Returns the retained positions: those just reported, or else those on record.
     fn retained(&self, app: &App, report: &Report) -> Option<Retained> {
-        let before = || app.registry.get(&self.key).as_ref().and_then(PromptRecord::retained);
+        let before = || app.registry.get(&self.key).as_deref().and_then(PromptRecord::retained);
         report.retained.as_deref().cloned().or_else(before)
-    }
-
-    fn make_room(&self, app: &App) -> Result<()> {
-        if app.registry.of(&self.key.tenant).len() < PROMPTS_MAX {
-            return Ok(());
-        }
-        Err(ApiError::bad_request(format!(
-            "{PROMPTS_MAX} prompts are kept, which is the limit; delete one first"
-        )))
     }
 
     fn shown(&self, app: &App, report: &Report, usage: Option<Usage>) -> PromptKept {

@@ -103,7 +103,7 @@ impl Shelf {
         self.delete_said(owner, left)?;
         self.delete_summaries(owner, left)?;
         for noted in self.server.prompt_log.of(owner)? {
-            self.delete_computed(owner, &noted)?;
+            self.delete_computed(owner, noted?)?;
         }
         for app in self.open_apps() {
             let erased = app.serving.cache.as_ref().map(|engine| engine.until_erased(ENGINE_TIME));
@@ -145,9 +145,9 @@ impl Shelf {
     }
 
     /// Deletes the blocks computed for it, by models in memory and by others.
-    fn delete_computed(&self, owner: &Owner, noted: &NotedPrompts) -> Result<()> {
-        let others = self.server.prompt_log.others(owner, noted)?;
-        let prompts = DeletedPrompts::new(noted.prompts.clone(), others);
+    fn delete_computed(&self, owner: &Owner, noted: NotedPrompts) -> Result<()> {
+        let others = self.server.prompt_log.others(owner, &noted)?;
+        let prompts = DeletedPrompts::new(noted.prompts, others);
         let apps = self.open_apps();
         for engine in apps.iter().filter_map(|app| app.serving.cache.as_ref()) {
             // An engine that stops is detected as a moving model.
