@@ -7,7 +7,7 @@ use crate::context::leading_systems;
 use serde_json::Value;
 
 use super::error::ConversationError;
-use super::head::{ConversationHead, ConversationKey};
+use super::head::{ConversationHead, ConversationKey, is_id};
 use super::held::Held;
 use super::store::Conversations;
 
@@ -34,6 +34,23 @@ impl ConversationTurn {
         held.make_room(new)?;
         let messages = joined(&held.messages()?, new);
         Ok((ConversationTurn { held, new: new.to_vec() }, messages))
+    }
+
+    /// All messages that a turn with the messages `new` would have, the new ones included. The conversation is read and
+    /// not taken; a name that no conversation has would begin one.
+    ///
+    /// # Errors
+    /// If no conversation has this id, or it cannot be read.
+    pub fn preview(
+        store: &Conversations,
+        tenant: &str,
+        reference: &str,
+        new: &[Value],
+    ) -> Result<Vec<Value>, ConversationError> {
+        match store.read(tenant, reference) {
+            Err(ConversationError::NotFound(_)) if !is_id(reference) => Ok(new.to_vec()),
+            read => read.map(|(_, _, stored)| joined(&stored, new)),
+        }
     }
 
     /// Sets the model that answers this turn, and later turns that name none.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::context::leading_systems;
 use serde_json::{Value, json};
 
-use super::{Conversations, Held};
+use super::{ConversationTurn, Conversations, Held};
 
 pub(super) const TENANTS: [&str; 2] = ["a", "b"];
 pub(super) const NAMES: [&str; 3] = ["x", "y", "z"];
@@ -42,6 +42,8 @@ pub(super) fn append(held: &mut Held, twin: &mut Twin, place: Place, new: &[Valu
 
 /// Runs a turn.
 pub(super) fn turn(store: &Arc<Conversations>, twin: &mut Twin, place: Place, new: &[Value]) {
+    let previewed = ConversationTurn::preview(store, TENANTS[place.0], NAMES[place.1], new).unwrap();
+    assert_eq!(previewed, behind(&twin.get(&place).cloned().unwrap_or_default(), new));
     let mut held = store.hold_or_begin(TENANTS[place.0], NAMES[place.1]).unwrap();
     assert_eq!(held.messages().unwrap(), twin.get(&place).cloned().unwrap_or_default());
     append(&mut held, twin, place, new);

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use tower::ServiceExt;
 
 use super::{
-    dialects, openapi,
+    dialects, ollama, openapi,
     route::{Answer, Dialect, Errors, Operation, answers, at, gives},
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
         guard,
         keys::Caller,
         life,
-        shelf::{Listed, OpenModel, Shelf},
+        shelf::{Listed, OpenModel, Shelf, Unaddressed},
         state::App,
     },
     described::JsonSchema,
@@ -111,9 +111,11 @@ pub fn over(shelf: Arc<Shelf>) -> Router {
 
 /// Forwards a request to its model, loading the model first if necessary.
 async fn hand_on(State(shelf): State<Arc<Shelf>>, request: Request) -> Response {
+    let path = request.uri().path().to_owned();
     let (lease, request) = match shelf.addressed(request).await {
         Ok(addressed) => addressed,
-        Err(error) => return error.into_response(),
+        Err(Unaddressed::Refused(error)) => return error.into_response(),
+        Err(Unaddressed::Absent(model)) => return ollama::unloaded(&path, &model),
     };
     let Ok(mut response) = lease.routes.clone().oneshot(request).await;
     if let Some(waited) = lease.waited {

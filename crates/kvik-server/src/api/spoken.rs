@@ -27,10 +27,13 @@ const BLOCKS: [&str; 6] =
 pub(super) fn chat(app: &App, tenant: &str, body: &Body) -> Result<Option<Chat>> {
     let told = match dialect(body)? {
         None => return Ok(None),
-        Some(Dialect::Responses) => body.read::<responses::TellFields>()?.said(app, tenant, body)?.chat,
+        Some(Dialect::Responses) => {
+            body.read::<responses::KeepFields>()?.check_unkept()?;
+            body.read::<responses::TellFields>()?.said(app, tenant, body)?.chat
+        }
         Some(Dialect::Messages) => {
-            let open = |item: &str| app.seal.open(tenant, item);
-            body.read::<anthropic::TellFields>()?.told(&[], &open, body)?.chat
+            let tell = body.read::<anthropic::TellFields>()?;
+            body.read::<anthropic::ManageFields>()?.told(tell, (app, tenant), body)?
         }
     };
     Ok(Some(told))
@@ -75,7 +78,8 @@ fn dialect(body: &Body) -> Result<Option<Dialect>> {
     if !body.has("messages") {
         return Ok(None);
     }
-    let is_messages = body.has("system") || has_their_values(&body.copy(&["messages", "tools"])?);
+    let is_messages =
+        body.has("system") || body.has("thread") || has_their_values(&body.copy(&["messages", "tools"])?);
     Ok(is_messages.then_some(Dialect::Messages))
 }
 

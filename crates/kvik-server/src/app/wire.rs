@@ -8,10 +8,11 @@ use axum::{
     response::{IntoResponse, Response, Sse, sse::Event, sse::KeepAlive},
 };
 use serde_json::Value;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_stream::{Stream, StreamExt};
 
-/// Interval after which a silent stream of events sends a keep-alive: it keeps proxies from timing out during a long
-/// prefill, and detects a vanished client by a failed write.
+/// Interval after which a silent stream sends a keep-alive: it keeps proxies from timing out during a long prefill, and
+/// detects a vanished client by a failed write.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
 /// A wire format of a stream.
@@ -22,7 +23,8 @@ pub(crate) enum Wire {
     /// Server-sent events, each named by the `type` of its JSON. `ping` names the keep-alive event of a silent stream;
     /// `None` sends a comment instead.
     Named { ping: Option<&'static str> },
-    /// Lines of JSON, one per frame. A silent stream sends no keep-alive: clients parse every line.
+    /// Lines of JSON, one per frame. Clients parse every line, so a silent stream sends a space, with which the next
+    /// line then begins.
     Lines,
 }
 
@@ -48,9 +50,8 @@ impl Wire {
         // Proxies that buffer would turn a stream into one late answer.
         let headers = [("cache-control", "no-cache"), ("x-accel-buffering", "no")];
         if self == Wire::Lines {
-            let lines = frames.map(|frame| Ok::<Bytes, Infallible>(line(&frame)));
             let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
-            return (headers, kind, Body::from_stream(lines)).into_response();
+            return (headers, kind, Body::from_stream(lines(frames))).into_response();
         }
         let events = frames.map(move |frame| Ok::<Event, Infallible>(self.event(&frame)));
         (headers, Sse::new(events).keep_alive(self.keep_alive())).into_response()
@@ -80,6 +81,17 @@ impl Wire {
     }
 }
 
+/// The lines of these frames, and the keep-alives between them.
+fn lines(
+    frames: impl Stream<Item = Frame> + Send + 'static,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
+    let mut silence = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
+    // A client that reads late gets one keep-alive, and not one for each interval that it missed.
+    silence.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let in_time = frames.timeout_repeating(silence);
+    in_time.map(|frame| Ok(frame.map_or(Bytes::from_static(b" "), |frame| line(&frame))))
+}
+
 fn line(frame: &Frame) -> Bytes {
     match frame {
         Frame::Json(json) => format!("{json}\n").into(),
@@ -91,6 +103,8 @@ fn line(frame: &Frame) -> Bytes {
 mod tests {
     use axum::body::to_bytes;
     use serde_json::json;
+    use tokio::{sync::mpsc, time::sleep};
+    use tokio_stream::wrappers::ReceiverStream;
 
     use super::*;
 
@@ -119,5 +133,22 @@ mod tests {
         assert!(named.contains(&"event: a") && named.contains(&format!("data: {first}").as_str()), "{text}");
         assert!(text.ends_with(&format!("data: {second}\n\n")), "{text}");
         check(Wire::Lines, "application/x-ndjson", &format!("{first}\n{second}\n")).await;
+    }
+
+    /// Without them the server would compute a long prompt for a client that has left.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_stream_of_lines_sends_spaces_with_which_the_next_line_begins() {
+        let (frames, stream) = mpsc::channel(2);
+        tokio::spawn(async move {
+            for x in [1, 2] {
+                sleep(KEEP_ALIVE * 5 / 2).await;
+                frames.send(Frame::Json(json!({"x": x}))).await.unwrap();
+            }
+        });
+        let response = Wire::Lines.respond(ReceiverStream::new(stream));
+        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        assert_eq!(text, "  {\"x\":1}\n  {\"x\":2}\n");
+        assert!(text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text}");
     }
 }

@@ -26,6 +26,11 @@ const UNITS: [(&str, f64); 9] = [
 ];
 
 impl KeepAlive {
+    /// Whether the model leaves memory at once.
+    pub fn unloads(self) -> bool {
+        self.0 == Some(Duration::ZERO)
+    }
+
     /// The time of a number of seconds: for ever with a negative one, as in Ollama, and none if it is too large.
     fn of_seconds(seconds: f64) -> Option<KeepAlive> {
         if seconds < 0.0 {

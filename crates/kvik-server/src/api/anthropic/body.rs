@@ -94,7 +94,7 @@ impl Part for AnswerFields {}
 
 /// What is done with the conversation beside answering it.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct ManageFields {
+pub(in crate::api) struct ManageFields {
     #[schemars(with = "Option<Map<String, Value>>")]
     context_management: Option<Json>,
     /// Say what has changed since the answer `previous_message_id`.
@@ -177,7 +177,32 @@ pub(in crate::api) struct Told {
     new: Vec<Value>,
 }
 
+impl ManageFields {
+    /// The thread that the request begins or goes on from, if any.
+    fn thread(&self, app: &App, tenant: &str) -> Result<Option<Thread>> {
+        self.thread.as_ref().map(|thread| thread.thread(app, tenant)).transpose()
+    }
+
+    /// The conversation of a request that is not answered, behind the thread that it would go on from.
+    pub(in crate::api) fn told(
+        &self,
+        tell: TellFields,
+        (app, tenant): (&App, &str),
+        body: &Body,
+    ) -> Result<Chat> {
+        let thread = self.thread(app, tenant)?.unwrap_or_default();
+        let open = |item: &str| app.seal.open(tenant, item);
+        Ok(tell.within(&thread).told(&thread.said, &open, body)?.chat)
+    }
+}
+
 impl TellFields {
+    /// The fields, with the system prompt and the tools of the thread where they have none.
+    fn within(self, thread: &Thread) -> TellFields {
+        let (system, tools) = (thread.field("system", self.system), thread.field("tools", self.tools));
+        TellFields { system, tools, ..self }
+    }
+
     /// Reads the conversation, with the `earlier` messages first.
     pub(in crate::api) fn told(&self, earlier: &[Value], open: Open<'_>, body: &Body) -> Result<Told> {
         let (mut times, mut notes) = (Times::new(), Vec::new());
@@ -233,9 +258,9 @@ pub(super) fn turn(
     let (mut tell, answer, manage, cache) = fields;
     app.accept_model(&tell.model)?;
     let id = format!("msg_{:016x}", random());
-    let thread = manage.thread.as_ref().map(|thread| thread.thread(app, caller)).transpose()?;
+    let thread = manage.thread(app, &caller.tenant.name)?;
     if let Some(thread) = &thread {
-        (tell.system, tell.tools) = (thread.field("system", tell.system), thread.field("tools", tell.tools));
+        tell = tell.within(thread);
     }
     let mut schema_notes = Vec::new();
     let read =

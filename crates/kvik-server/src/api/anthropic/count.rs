@@ -7,7 +7,10 @@ use serde::Serialize;
 
 use super::body::{ManageFields, TellFields};
 use crate::{
-    api::request::parts::FromBody,
+    api::{
+        chat::previewed,
+        request::{cache::CacheFields, parts::FromBody},
+    },
     app::{body::JsonBody, chat_text, state::App},
     described::JsonSchema,
     http::error::ApiError,
@@ -20,7 +23,7 @@ pub(super) struct MessageTokens {
 }
 
 /// The fields of a message that decide its prompt.
-pub(super) type Fields = (TellFields, ManageFields);
+pub(super) type Fields = (TellFields, ManageFields, CacheFields);
 
 /// Counts the tokens of the prompt that the same conversation would have.
 pub(super) async fn route(
@@ -30,10 +33,11 @@ pub(super) async fn route(
     let tenant = body.caller.tenant.name.clone();
     let input_tokens = app
         .read(body, move |app, body| {
-            let (tell, _) = Fields::from_body(body)?;
+            let (tell, manage, cache) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
-            let told = tell.told(&[], &|item| app.seal.open(&tenant, item), body)?;
-            Ok(app.token_scale(body).told(chat_text::tokens(&app.serving, &told.chat)?.len()))
+            let chat = manage.told(tell, (app, &tenant), body)?;
+            let chat = previewed(app, &tenant, chat, cache.keep()?.conversation.as_deref())?;
+            Ok(app.token_scale(body).told(chat_text::tokens(&app.serving, &chat)?.len()))
         })
         .await?;
     Ok(Json(MessageTokens { input_tokens }))

@@ -14,7 +14,7 @@ mod version;
 
 use axum::middleware;
 
-pub(super) use self::body::TellFields;
+pub(super) use self::body::{ManageFields, TellFields};
 
 use super::route::{Dialect, Errors, at, gives};
 

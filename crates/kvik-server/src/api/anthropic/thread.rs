@@ -51,14 +51,14 @@ impl ThreadField {
     ///
     /// # Errors
     /// If the previous answer is not found: by the error's code, clients then resend the whole conversation.
-    pub(super) fn thread(&self, app: &App, caller: &Caller) -> Result<Thread> {
+    pub(super) fn thread(&self, app: &App, tenant: &str) -> Result<Thread> {
         const PREVIOUS: &str = "thread.previous_message_id";
         if self.r#type == ThreadKind::Create {
             return Ok(Thread::default());
         }
         let missing = || ApiError::field(PREVIOUS, format!("`{PREVIOUS}` is missing"));
         let previous = self.previous_message_id.as_deref().ok_or_else(missing)?;
-        let (store, tenant) = (&app.server.responses, &caller.tenant.name);
+        let store = &app.server.responses;
         let found = store.said_up_to(tenant, previous).and_then(|said| {
             let last = store.get(tenant, previous)?;
             let first = last.input.first().and_then(|input| input["first"].as_str()).map(str::to_owned);

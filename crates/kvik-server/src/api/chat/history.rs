@@ -38,17 +38,36 @@ pub(super) fn continued(
             "`n` answers cannot all be the next message of `kvik.conversation`; leave one of them out";
         return Err(ApiError::field("n", message));
     }
-    if new.continues {
-        let message = "`continue_final_message`: what is said in `kvik.conversation` is not said anew; end with a message of the user or of a tool, or set it to false";
-        return Err(ApiError::field("continue_final_message", message));
-    }
+    check_new(&new)?;
     let begun =
         ConversationTurn::begin(&app.server.conversations, &caller.tenant.name, reference, new.messages());
-    let at = |error: ApiError| error.at("kvik.conversation");
-    let (mut turn, messages) = begun.map_err(|error| at(error.into()))?;
+    let (mut turn, messages) = begun.map_err(|error| at_conversation(error.into()))?;
     turn.asks(&app.serving.model.name);
-    check_values(&messages).map_err(at)?;
+    check_values(&messages).map_err(at_conversation)?;
     Ok((new.with_messages(&messages, Purpose::Answer), Some(turn)))
+}
+
+/// Prepends the stored conversation that an unanswered request would continue, if any: it is read, and not taken.
+pub(crate) fn previewed(app: &App, tenant: &str, new: Chat, conversation: Option<&str>) -> Result<Chat> {
+    let Some(reference) = conversation else { return Ok(new) };
+    check_new(&new)?;
+    let read = ConversationTurn::preview(&app.server.conversations, tenant, reference, new.messages());
+    let messages = read.map_err(|error| at_conversation(error.into()))?;
+    check_values(&messages).map_err(at_conversation)?;
+    Ok(new.with_messages(&messages, Purpose::Answer))
+}
+
+/// Refuses new messages of a stored conversation that only continue one.
+fn check_new(new: &Chat) -> Result<()> {
+    if !new.continues {
+        return Ok(());
+    }
+    let message = "`continue_final_message`: what is said in `kvik.conversation` is not said anew; end with a message of the user or of a tool, or set it to false";
+    Err(ApiError::field("continue_final_message", message))
+}
+
+fn at_conversation(error: ApiError) -> ApiError {
+    error.at("kvik.conversation")
 }
 
 /// The compaction state and settings of a request.

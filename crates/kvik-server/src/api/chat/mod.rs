@@ -7,7 +7,7 @@ mod reply;
 
 pub(crate) use self::{
     arguments::{arguments_object, arguments_text},
-    history::{Compacted, to_compact},
+    history::{Compacted, previewed, to_compact},
     item::{CompactionItem, CompactionWord},
     reply::{Assistant, AssistantMessage, Function, Reply, ToolCall},
 };
@@ -56,6 +56,8 @@ pub(crate) struct Worded {
     pub(crate) reading: Reading,
     /// The compaction item, for clients that asked for it.
     pub(crate) item: Option<CompactionItem>,
+    /// Id of the stored conversation that the answer belongs to.
+    pub(crate) conversation: Option<String>,
     /// True if the engine returns log-probabilities.
     pub(crate) logprobs: bool,
     pub(crate) choices: u32,
@@ -106,7 +108,9 @@ impl ChatTurn {
         let compaction = memory.as_mut().and_then(RememberedTurn::take_compaction);
         let item = compaction.and_then(|compaction| app.seal.item(&caller.tenant.name, &compaction));
         let item = item.as_ref().map(CompactionItem::of);
-        let answer = word(Worded { reading: chat.reading, item, logprobs: logprobs.is_some(), choices });
+        let conversation = kept.as_ref().map(|turn| turn.key().id.clone());
+        let (reading, logprobs) = (chat.reading, logprobs.is_some());
+        let answer = word(Worded { reading, item, conversation, logprobs, choices });
         let origin = Origin {
             messages: Some(chat.messages),
             comparable: Some(Comparable { id, parts: chat.parts, with: compared_with }),

@@ -87,10 +87,11 @@ impl Reply {
 
     /// Parses a text of `tokens` tokens and returns the new deltas.
     pub(crate) fn push_tokens(&mut self, text: &str, tokens: usize) -> Vec<AnswerDelta> {
+        let deltas = self.push(text);
         if self.thinking {
             self.reasoning_tokens += tokens;
         }
-        self.push(text)
+        deltas
     }
 
     /// True if the last delta was reasoning.
@@ -150,5 +151,22 @@ impl Reply {
     /// Returns the message as JSON, as conversations store it.
     pub(crate) fn message(&self) -> Value {
         value(&self.said())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_text::answer::AnswerStart;
+
+    use super::*;
+
+    #[test]
+    fn the_first_token_of_a_text_is_none_of_the_thoughts_before_it() {
+        let start = AnswerStart::usual(true);
+        let mut reply = Reply::new(&Reading::Tagged { start, offer: None });
+        for token in ["So", ".", "</think>", "Hi", "!"] {
+            reply.push_tokens(token, 1);
+        }
+        assert_eq!((reply.reasoning_tokens, reply.content.as_str()), (3, "Hi!"));
     }
 }

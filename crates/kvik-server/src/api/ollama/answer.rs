@@ -101,8 +101,9 @@ struct LineEnd {
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-enum DoneReason {
+pub(super) enum DoneReason {
     Load,
+    Unload,
     Length,
     Stop,
 }
@@ -158,9 +159,9 @@ pub(crate) struct OllamaAnswer {
 }
 
 impl Form {
-    /// Returns the answer to an empty request, which loads the model only.
-    pub(super) fn loaded(self, model: &str) -> Line {
-        let end = LineEnd { done: true, done_reason: Some(DoneReason::Load), ..LineEnd::default() };
+    /// Returns the answer to a request that asks for nothing, which loads the model only, or unloads it.
+    pub(super) fn of_nothing(self, model: &str, reason: DoneReason) -> Line {
+        let end = LineEnd { done: true, done_reason: Some(reason), ..LineEnd::default() };
         self.line(model, Said::default(), end)
     }
 

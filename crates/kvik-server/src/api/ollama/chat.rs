@@ -42,7 +42,8 @@ pub(super) type Fields = (HeadFields, StayFields, CacheFields, ChatFields);
 /// Those of this endpoint alone.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct ChatFields {
-    /// `{"role", "content", "thinking", "tool_calls", "tool_name"}` each; with none the model is loaded, which it is.
+    /// `{"role", "content", "thinking", "tool_calls", "tool_name"}` each; with none the model is loaded, or
+    /// unloaded with a `keep_alive` of 0.
     #[schemars(with = "Option<Vec<Map<String, Value>>>")]
     messages: Option<Json>,
     /// `{"type": "function", "function": {"name", "description", "parameters"}}` each.
@@ -60,16 +61,20 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     app.complete(body, read).await
 }
 
-/// Returns the answer to a conversation without messages, which loads the model only; none for other
+/// Returns the answer to a conversation without messages, which loads the model only, or unloads it; none for other
 /// conversations.
 fn loads(app: &App, body: &JsonBody) -> Result<Option<Line>> {
     // A large body has messages.
     if body.is_large() {
         return Ok(None);
     }
-    let (_, fields) = <(StayFields, ChatFields)>::from_body(&body.parse()?)?;
+    let (head, stay, fields) = <(HeadFields, StayFields, ChatFields)>::from_body(&body.parse()?)?;
     let nothing = fields.messages.is_none_or(|Json(messages)| messages.as_array().is_some_and(Vec::is_empty));
-    Ok(nothing.then(|| Form::Chat.loaded(&app.serving.model.name)))
+    if !nothing {
+        return Ok(None);
+    }
+    app.accept_model(&head.model)?;
+    Ok(Some(Form::Chat.of_nothing(&app.serving.model.name, stay.done_reason())))
 }
 
 fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {

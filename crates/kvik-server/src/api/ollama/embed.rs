@@ -36,8 +36,8 @@ pub(super) struct EmbedFields {
     /// The one model that runs here answers for any name, unless the server is strict.
     #[serde(default)]
     model: String,
-    /// A text, or an array of texts: 2,048 at most. With none, an empty text or an empty array the model is loaded, which
-    /// it is.
+    /// A text, or an array of texts: 2,048 at most. With none, an empty text or an empty array the model is loaded, or
+    /// unloaded with a `keep_alive` of 0.
     input: Option<Prompts>,
     /// A text, of the older endpoint; likewise.
     prompt: Option<Prompts>,
@@ -77,14 +77,8 @@ fn doubles(vector: Vec<f32>) -> Vec<f64> {
 
 /// Embeds texts.
 pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<Embedded>> {
-    let (began, width) = (Instant::now(), app.serving.embedder.width);
+    let began = Instant::now();
     let (computed, dimensions) = run(&app, body, "input").await?;
-    let dimensions = dimensions.unwrap_or(width);
-    if dimensions > width {
-        let message =
-            format!("`dimensions` must be from 1 to {width}, which this model has, not {dimensions}");
-        return Err(ApiError::field("dimensions", message));
-    }
     let tokens: usize = computed.iter().map(|computed| computed.report.prompt_tokens).sum();
     let scaled = |Computed { mut vector, .. }: Computed| {
         vector.truncate(dimensions);
@@ -92,12 +86,26 @@ pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result
         doubles(vector)
     };
     Ok(Answered(Embedded {
-        model: app.serving.model.name.clone(),
         embeddings: computed.into_iter().map(scaled).collect(),
         total_duration: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        load_duration: 0,
         prompt_eval_count: tokens,
+        ..Embedded::of_nothing(&app.serving.model.name)
     }))
+}
+
+impl Embedded {
+    /// The answer to a request without a text.
+    pub(super) fn of_nothing(model: &str) -> Embedded {
+        let (model, embeddings) = (model.to_owned(), Vec::new());
+        Embedded { model, embeddings, total_duration: 0, load_duration: 0, prompt_eval_count: 0 }
+    }
+}
+
+impl EmbeddedOne {
+    /// The answer to a request without a text.
+    pub(super) fn of_nothing() -> EmbeddedOne {
+        EmbeddedOne { embedding: Vec::new() }
+    }
 }
 
 /// Embeds one text, unscaled.
@@ -107,8 +115,8 @@ pub(super) async fn embeddings(State(app): State<Arc<App>>, body: JsonBody) -> R
     Ok(Answered(EmbeddedOne { embedding: embedding.unwrap_or_default() }))
 }
 
-/// Returns the vectors of the texts in `field`, and the requested number of dimensions.
-async fn run(app: &Arc<App>, body: JsonBody, field: &'static str) -> Result<(Vec<Computed>, Option<usize>)> {
+/// Returns the vectors of the texts in `field`, and the number of dimensions to answer with.
+async fn run(app: &Arc<App>, body: JsonBody, field: &'static str) -> Result<(Vec<Computed>, usize)> {
     let caller = body.caller.clone();
     let (requests, dimensions) = app.read(body, move |app, body| read(app, body, field)).await?;
     // What only loads the model, or unloads it, waits for nobody.
@@ -118,9 +126,10 @@ async fn run(app: &Arc<App>, body: JsonBody, field: &'static str) -> Result<(Vec
     Ok((app.vectors(&caller, requests).await?, dimensions))
 }
 
-fn read(app: &App, body: &Body, field: &'static str) -> Result<(Vec<Request>, Option<usize>)> {
+fn read(app: &App, body: &Body, field: &'static str) -> Result<(Vec<Request>, usize)> {
     let (fields, _, cache) = Fields::from_body(body)?;
     app.accept_model(&fields.model)?;
+    let dimensions = dimensions(fields.dimensions, app.serving.embedder.width)?;
     let texts = if field == "input" { fields.input } else { fields.prompt };
     let texts = match texts.filter(|texts| !texts.say_nothing()) {
         Some(texts) => texts.list(field, INPUTS_MAX)?,
@@ -130,5 +139,15 @@ fn read(app: &App, body: &Body, field: &'static str) -> Result<(Vec<Request>, Op
     let wants = Wants::Embedding(app.serving.embedder.pooling);
     let tokens = encode(app, body, field, &texts)?;
     let requests = tokens.into_iter().map(|tokens| treatment.request(tokens, wants.clone())).collect();
-    Ok((requests, fields.dimensions.and_then(Whole::count)))
+    Ok((requests, dimensions))
+}
+
+/// The number of dimensions that a request asks for, of the `width` that the model has.
+fn dimensions(asked: Option<Whole<1, { i64::MAX }>>, width: usize) -> Result<usize> {
+    let dimensions = asked.and_then(Whole::count).unwrap_or(width);
+    if dimensions <= width {
+        return Ok(dimensions);
+    }
+    let message = format!("`dimensions` must be from 1 to {width}, which this model has, not {dimensions}");
+    Err(ApiError::field("dimensions", message))
 }

@@ -5,6 +5,7 @@ use kvik_text::constraint::schema::Strictness;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::answer::DoneReason;
 use crate::{
     api::{
         logprobs::likeliest,
@@ -75,12 +76,18 @@ impl Part for HeadFields {}
 pub(super) struct StayFields {
     /// How long the model stays in memory after this use, where the server has several: seconds, or a text as `"5m"` or
     /// `"1h30m"`. 0 unloads it, and a negative one keeps it for ever.
-    #[serde(rename = "keep_alive")]
     #[schemars(with = "Option<Value>")]
-    _keep_alive: Option<KeepAlive>,
+    keep_alive: Option<KeepAlive>,
 }
 
 impl Part for StayFields {}
+
+impl StayFields {
+    /// What a request that asks for nothing does with the model.
+    pub(super) fn done_reason(&self) -> DoneReason {
+        if self.keep_alive.is_some_and(KeepAlive::unloads) { DoneReason::Unload } else { DoneReason::Load }
+    }
+}
 
 fn yes() -> bool {
     true
@@ -89,7 +96,7 @@ fn yes() -> bool {
 /// Fields of `options` that do not concern sampling. Load options are ignored: the model is loaded already.
 #[derive(Debug, Default, Deserialize)]
 struct OwnOptions {
-    /// Maximum tokens of the answer; a negative number means the context size.
+    /// Maximum tokens of the answer; a negative number means the context size, and 0 is as absent.
     num_predict: Option<Whole<-2, { i64::MAX }>>,
     stop: Option<Vec<String>>,
     typical_p: Option<Fraction>,
@@ -117,7 +124,8 @@ impl HeadFields {
         let manner = Manner {
             sampling: sampling.sampling::<Ollama>(defaults, &encode)?,
             stop: stop_strings("options.stop", own.stop.unwrap_or_default(), STOP_STRINGS_MAX)?,
-            length: own.num_predict.map(Whole::get),
+            // For Ollama 0 is no limit.
+            length: defaults.length(own.num_predict.map(Whole::get).filter(|&tokens| tokens != 0)),
             keep: cache.keep()?,
             constraint: self.constraint(&mut schema_notes)?,
             schema_notes,

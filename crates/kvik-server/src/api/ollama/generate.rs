@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    answer::{Form, OllamaAnswer},
+    answer::{Form, Line, OllamaAnswer},
     fields::{HeadFields, StayFields},
     messages::refuse_images,
 };
@@ -50,7 +50,8 @@ pub(super) type Fields = (HeadFields, StayFields, CacheFields, GenerateFields);
 /// Those of this endpoint alone.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct GenerateFields {
-    /// A question, which the model's template is put around; with none the model is loaded, which it is.
+    /// A question, which the model's template is put around; with none the model is loaded, or unloaded with a
+    /// `keep_alive` of 0.
     #[serde(default)]
     prompt: String,
     /// The system prompt before it.
@@ -74,13 +75,23 @@ impl Part for GenerateFields {}
 
 /// Continues a prompt.
 pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
-    if !body.is_large() {
-        let (_, fields) = <(StayFields, GenerateFields)>::from_body(&body.parse()?)?;
-        if fields.prompt.is_empty() && fields.suffix().is_none() {
-            return Ok(Answered(Form::Generate.loaded(&app.serving.model.name)).into_response());
-        }
+    if let Some(loaded) = loads(&app, &body)? {
+        return Ok(Answered(loaded).into_response());
     }
     app.complete(body, read).await
+}
+
+/// Returns the answer to a request without a prompt, which loads the model only, or unloads it; none for other requests.
+fn loads(app: &App, body: &JsonBody) -> Result<Option<Line>> {
+    if body.is_large() {
+        return Ok(None);
+    }
+    let (head, stay, fields) = <(HeadFields, StayFields, GenerateFields)>::from_body(&body.parse()?)?;
+    if !fields.prompt.is_empty() || fields.suffix().is_some() {
+        return Ok(None);
+    }
+    app.accept_model(&head.model)?;
+    Ok(Some(Form::Generate.of_nothing(&app.serving.model.name, stay.done_reason())))
 }
 
 fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
@@ -99,10 +110,15 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
             Some(after) => fields.filling(after, app, &options, logprobs, body)?,
             None => fields.raw_prompt(app, &options, logprobs)?,
         },
-        Some(chat) => fields.asked(ChatRequest::new(app, chat, options, logprobs, body)?),
+        Some(chat) => {
+            let tokenizer = &app.serving.texts.tokenizer;
+            let begin = tokenizer.bos().filter(|_| tokenizer.add_bos());
+            fields.asked(ChatRequest::new(app, chat, options, logprobs, body)?, begin)
+        }
     };
     app.check_tokens(&prompt.request.prompt)?;
-    let worded = Worded { reading: prompt.reading, item: None, logprobs: logprobs.is_some(), choices };
+    let (reading, logprobs) = (prompt.reading, logprobs.is_some());
+    let worded = Worded { reading, item: None, conversation: None, logprobs, choices };
     let model = app.serving.model.name.clone();
     let answer = OllamaAnswer::new(Form::Generate, model, worded);
     let answer = if fields.continues() { answer } else { answer.behind(&prompt.request.prompt) };
@@ -183,17 +199,38 @@ impl GenerateFields {
         Ok(told(Value::Array(messages), Tools::none(), head.thinking()?, Map::new()))
     }
 
-    /// The question after the tokens of the earlier conversation.
-    fn asked(&self, chat: ChatRequest) -> Asked {
-        let (mut request, mut before) = (chat.request, self.before());
+    /// The question after the tokens of the earlier conversation. Prompts begin with the token `begin`, if with one.
+    fn asked(&self, chat: ChatRequest, begin: Option<Token>) -> Asked {
+        let (mut request, before) = (chat.request, self.before());
         let messages = before.is_empty().then_some(chat.messages);
-        before.append(&mut request.prompt);
-        request.prompt = before;
+        request.prompt = behind(before, &request.prompt, begin);
         Asked { request, reading: chat.reading, messages }
     }
 
     /// Returns the tokens of the earlier conversation.
     fn before(&self) -> Vec<Token> {
         self.context.iter().flatten().map(|TokenId(token)| *token).collect()
+    }
+}
+
+/// The prompt after the tokens before it, which have begun the text already: it does not begin again.
+fn behind(mut before: Vec<Token>, prompt: &[Token], begin: Option<Token>) -> Vec<Token> {
+    let begins = begin.is_some() && prompt.first().copied() == begin;
+    before.extend_from_slice(&prompt[usize::from(begins && !before.is_empty())..]);
+    before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_begins_once_however_many_turns_it_has() {
+        let turn = |before: &[Token], begin| behind(before.to_vec(), &[1, 7, 8], begin);
+        assert_eq!(turn(&[], Some(1)), [1, 7, 8]);
+        assert_eq!(turn(&[1, 7, 8, 9], Some(1)), [1, 7, 8, 9, 7, 8]);
+        assert_eq!(turn(&[7], Some(2)), [7, 1, 7, 8], "it begins with another token");
+        assert_eq!(turn(&[7], None), [7, 1, 7, 8], "a token that begins a message, and no text");
+        assert_eq!(behind(vec![1], &[], Some(1)), [1]);
     }
 }

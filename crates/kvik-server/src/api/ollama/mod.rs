@@ -12,9 +12,13 @@ mod refused;
 
 use std::sync::Arc;
 
+use axum::{
+    Json,
+    response::{IntoResponse, Response},
+};
 use serde::Serialize;
 
-use self::answer::{ChatLine, GenerateLine};
+use self::answer::{ChatLine, DoneReason, Form, GenerateLine};
 use super::route::{Answer, Dialect, Errors, Route, answers, at, gives};
 use crate::{app::shelf::Shelf, described::JsonSchema, http::error::ApiError};
 
@@ -56,6 +60,17 @@ fn of_server() -> Vec<Route<Arc<Shelf>>> {
         at(&["/api/push"]).post(refused::push, refuses("Refused: nothing is sent anywhere")),
         at(&["/api/create"]).post(refused::create, refuses("Refused: no model is made here")),
     ]
+}
+
+/// Answers a request at this path that asks for nothing but that a model leaves memory, where it is not: the model is
+/// not loaded for that.
+pub(super) fn unloaded(path: &str, model: &str) -> Response {
+    match path {
+        "/api/chat" => Json(Form::Chat.of_nothing(model, DoneReason::Unload)).into_response(),
+        "/api/embed" => Json(embed::Embedded::of_nothing(model)).into_response(),
+        "/api/embeddings" => Json(embed::EmbeddedOne::of_nothing()).into_response(),
+        _ => Json(Form::Generate.of_nothing(model, DoneReason::Unload)).into_response(),
+    }
 }
 
 /// Errors as Ollama words them.

@@ -151,7 +151,7 @@ struct Choice {
 
 impl ChatAnswer {
     pub(super) fn new(head: Head, worded: Worded, shows: Shows) -> ChatAnswer {
-        let Worded { reading, item, logprobs, choices } = worded;
+        let Worded { reading, item, logprobs, choices, .. } = worded;
         let choices = (0..choices).map(|_| Choice::new(&reading)).collect();
         ChatAnswer { head, shows, logprobs, item, choices, last: None }
     }

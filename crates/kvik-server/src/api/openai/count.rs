@@ -7,7 +7,10 @@ use serde::Serialize;
 
 use super::head::HeadFields;
 use crate::{
-    api::request::{conversation::ConversationFields, parts::FromBody},
+    api::{
+        chat::previewed,
+        request::{cache::CacheFields, conversation::ConversationFields, parts::FromBody},
+    },
     app::{body::JsonBody, chat_text, state::App},
     described::JsonSchema,
     http::{answer::words, error::ApiError},
@@ -31,17 +34,20 @@ impl CountedTokens {
 }
 
 /// The fields of a chat that decide its prompt.
-pub(super) type Fields = (HeadFields, ConversationFields);
+pub(super) type Fields = (HeadFields, ConversationFields, CacheFields);
 
 /// Counts the tokens of the prompt that the same chat would have.
 pub(super) async fn route(
     State(app): State<Arc<App>>,
     body: JsonBody,
 ) -> Result<Json<CountedTokens>, ApiError> {
-    app.read(body, |app, body| {
-        let (head, conversation) = Fields::from_body(body)?;
+    let tenant = body.caller.tenant.name.clone();
+    app.read(body, move |app, body| {
+        let (head, conversation, cache) = Fields::from_body(body)?;
         app.accept_model(&head.model)?;
-        let prompt = chat_text::render(&app.serving, &conversation.chat()?)?;
+        let kept = cache.keep()?.conversation;
+        let chat = previewed(app, &tenant, conversation.chat()?, kept.as_deref())?;
+        let prompt = chat_text::render(&app.serving, &chat)?;
         let tokens = app.serving.texts.encode_rendered(&prompt).len();
         Ok(Json(CountedTokens::new(app.token_scale(body).told(tokens))))
     })

@@ -20,7 +20,7 @@ pub(crate) struct RequestDefaults {
     /// Seed; random with `None`.
     pub(super) seed: Option<u64>,
     /// Maximum tokens of an answer; the dialect's with `None`.
-    pub(super) max_tokens: Option<usize>,
+    max_tokens: Option<usize>,
 }
 
 impl RequestDefaults {
@@ -40,6 +40,15 @@ impl RequestDefaults {
     /// The sampling of a request that sets nothing.
     pub(crate) fn sampling(&self) -> Sampling {
         Sampling { seed: self.seed(), ..self.sampling.sampling() }
+    }
+
+    /// Maximum length of the answer to a request that sets `set`. A negative number means the context size, which is
+    /// no limit of the request's own: the server's holds there too.
+    pub(crate) fn length(&self, set: Option<i64>) -> Option<i64> {
+        match self.max_tokens {
+            Some(usual) => Some(set.filter(|&tokens| tokens >= 0).unwrap_or(usual as i64)),
+            None => set,
+        }
     }
 
     /// The seed of a request that sets none.

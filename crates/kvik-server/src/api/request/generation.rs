@@ -116,13 +116,9 @@ struct EndFields {
 impl Part for EndFields {}
 
 impl EndFields {
-    /// Maximum length of the answer; `usual` of a request that sets none, or that of the context.
-    fn length(&self, usual: Option<usize>) -> Option<i64> {
-        let set = self.max_completion_tokens.or(self.max_tokens).or(self.n_predict).map(Whole::get);
-        match usual {
-            Some(usual) => Some(set.filter(|&tokens| tokens >= 0).unwrap_or(usual as i64)),
-            None => set,
-        }
+    /// Maximum length of the answer, if the request sets it.
+    fn length(&self) -> Option<i64> {
+        self.max_completion_tokens.or(self.max_tokens).or(self.n_predict).map(Whole::get)
     }
 
     /// The limits that end the answer at a line.
@@ -279,7 +275,7 @@ impl<B: Bounds> GenerationFields<B> {
         keep.lifetime = self.hints.lifetime(keep.lifetime);
         let manner = Manner {
             sampling: self.samplers.apply(sampling),
-            length: end.length(defaults.max_tokens),
+            length: defaults.length(end.length()),
             stop: end.stop.unwrap_or_default().texts(B::STOP_STRINGS_MAX)?,
             keep,
             constraint: self.constraint.constraint(&mut schema_notes)?,

@@ -60,6 +60,7 @@ impl ResponseAnswer {
         called: CalledNames,
         sealed_thoughts: bool,
     ) -> ResponseAnswer {
+        output.belongs_to(worded.conversation);
         output.items.extend(worded.item.map(Item::Compaction));
         ResponseAnswer {
             output,
@@ -217,10 +218,12 @@ impl ResponseAnswer {
     }
 
     fn text(&mut self, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
-        if self.logprobs && !self.reply.is_thinking() {
+        let was_thinking = self.reply.is_thinking();
+        let deltas = self.reply.push_tokens(text, tokens.len());
+        // Tokens may arrive before the text that they are part of, and the first text ends the thoughts before it.
+        if self.logprobs && !(was_thinking && self.reply.is_thinking()) {
             self.pending.extend(tokens.iter().filter_map(logprob));
         }
-        let deltas = self.reply.push_tokens(text, tokens.len());
         self.deltas(deltas, frames);
     }
 

@@ -114,7 +114,7 @@ impl Part for AnswerFields {}
 
 /// What is kept of it.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct KeepFields {
+pub(in crate::api) struct KeepFields {
     /// Keep the answer, to be read again and gone on from; true where nothing is said.
     store: Option<bool>,
     /// The conversation of the server that it continues, by id or name.
@@ -354,7 +354,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
     let manner = Manner {
         sampling,
         stop: Vec::new(),
-        length: answer.max_output_tokens.map(Whole::get),
+        length: defaults.length(answer.max_output_tokens.map(Whole::get)),
         keep: keeping,
         constraint: answer.constraint(&mut schema_notes)?,
         schema_notes,
@@ -394,11 +394,7 @@ impl AnswerFields {
         if self.prompt.is_some() {
             return refused("prompt", "is not supported: send `instructions` and `input`");
         }
-        if keep.conversation.is_some() && tell.previous_response_id.is_some() {
-            let text = "beside `conversation`: an answer goes on from either of them";
-            return refused("previous_response_id", text);
-        }
-        Ok(())
+        keep.check_one_past(tell)
     }
 
     /// Adds a note for each unsupported value of `include`.
@@ -437,6 +433,12 @@ impl AnswerFields {
     }
 }
 
+/// The refusal of a stored conversation, which `field` names, on a route that reads none.
+pub(super) fn unkept(field: &str) -> ApiError {
+    let message = format!("`{field}` is not read here; send the messages of the conversation as `input`");
+    ApiError::field(field, message)
+}
+
 impl KeepFields {
     /// Refuses a private request with settings that store something.
     fn refuse_kept(&self, in_conversation: bool) -> Result<()> {
@@ -453,8 +455,22 @@ impl KeepFields {
         }
     }
 
+    /// Refuses both of what an answer may go on from.
+    pub(super) fn check_one_past(&self, tell: &TellFields) -> Result<()> {
+        if self.conversation.is_none() || tell.previous_response_id.is_none() {
+            return Ok(());
+        }
+        let message = "`previous_response_id` beside `conversation`: an answer goes on from either of them";
+        Err(ApiError::field("previous_response_id", message))
+    }
+
+    /// Refuses a stored conversation on a route that reads none.
+    pub(in crate::api) fn check_unkept(&self) -> Result<()> {
+        if self.conversation.is_some() { Err(unkept("conversation")) } else { Ok(()) }
+    }
+
     /// Reads an id or a name, or an object with it.
-    fn conversation(&self) -> Result<Option<String>> {
+    pub(super) fn conversation(&self) -> Result<Option<String>> {
         let Some(Json(value)) = &self.conversation else { return Ok(None) };
         let name = value.as_str().or_else(|| value.get("id")?.as_str());
         let wrong = || crate::http::json::wrong("conversation", "an id, or an object with `id`", value);

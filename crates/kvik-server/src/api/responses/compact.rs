@@ -7,7 +7,7 @@ use kvik_memory::random::random;
 use serde::Serialize;
 
 use super::{
-    body::{KeepFields, TellFields},
+    body::{KeepFields, TellFields, unkept},
     output::ResponseUsage,
 };
 use crate::{
@@ -47,11 +47,16 @@ pub(super) async fn route(
     let reader = caller.clone();
     let (job, scale) = app
         .read(body, move |app, body| {
-            let (tell, _, cache) = Fields::from_body(body)?;
+            let (tell, keep, cache) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
-            if !cache.keep()?.reuse {
+            let kept = cache.keep()?;
+            if !kept.reuse {
                 let message = "a conversation is not compacted beside a private cache; leave one of them out";
                 return Err(ApiError::field("kvik.cache", message));
+            }
+            keep.check_unkept()?;
+            if kept.conversation.is_some() {
+                return Err(unkept("kvik.conversation"));
             }
             let said = tell.said(app, &reader.tenant.name, body)?;
             let job = to_compact(app, &reader, said.chat, said.before.as_ref())?;

@@ -1,7 +1,7 @@
 //! Lists of items: the inputs of an answer, and the messages of a conversation.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{input, references::referred};
 use crate::{
@@ -27,7 +27,7 @@ const LISTED_MAX: usize = 100;
 pub(in crate::api) struct InputItems {
     object: List,
     /// As a request brought them, or as what was said in a conversation.
-    #[schemars(with = "Vec<serde_json::Map<String, serde_json::Value>>")]
+    #[schemars(with = "Vec<Map<String, Value>>")]
     data: Vec<Value>,
     #[schemars(with = "Option<String>")]
     first_id: Value,
@@ -94,6 +94,40 @@ pub(in crate::api) fn told(
         return Err(ApiError::field(path, format!("`{path}` {text}")));
     }
     Ok(messages)
+}
+
+/// Returns the items of an input with the types and ids that they were sent without; these ids consist of `label` and
+/// their position.
+pub(super) fn with_ids(label: &str, mut items: Vec<Value>) -> Vec<Value> {
+    let objects = items.iter_mut().map(Value::as_object_mut).enumerate();
+    for (index, item) in objects.filter_map(|(index, item)| Some((index, item?))) {
+        if is_missing(item, "type") && item.contains_key("role") {
+            item.insert("type".to_owned(), json!("message"));
+        }
+        if is_missing(item, "id") {
+            let kind = kind_of_id(item.get("type").and_then(Value::as_str).unwrap_or_default());
+            item.insert("id".to_owned(), json!(format!("{kind}_{label}_{index}")));
+        }
+    }
+    items
+}
+
+fn is_missing(item: &Map<String, Value>, name: &str) -> bool {
+    item.get(name).is_none_or(Value::is_null)
+}
+
+/// What the ids of items of a type begin with.
+fn kind_of_id(of_type: &str) -> &'static str {
+    match of_type {
+        "message" => "msg",
+        "reasoning" => "rs",
+        "function_call" => "fc",
+        "function_call_output" => "fco",
+        "custom_tool_call" => "ctc",
+        "custom_tool_call_output" => "ctco",
+        "compaction" | "compaction_summary" => "cmp",
+        _ => "item",
+    }
 }
 
 /// Returns the messages of a conversation as items, whose ids consist of `label` and their position.
@@ -196,6 +230,24 @@ mod tests {
         assert_eq!(told(item).unwrap_err().param(), Some("items"));
         let unknown = told(json!([{"id": "msg_1"}])).unwrap_err();
         assert_eq!((unknown.status().as_u16(), unknown.param()), (404, Some("items")));
+    }
+
+    #[test]
+    fn an_item_that_was_sent_without_an_id_has_one_that_stays() {
+        let items = || {
+            vec![
+                json!({"role": "user", "content": "Look."}),
+                json!({"type": "reasoning", "id": "rs_1", "summary": []}),
+                json!({"type": "function_call", "id": null, "call_id": "c", "name": "look", "arguments": "{}"}),
+                json!({"type": "function_call_output", "call_id": "c", "output": "seen"}),
+                json!({"id": "msg_1"}),
+            ]
+        };
+        let listed = with_ids("a", items());
+        let ids: Vec<&str> = listed.iter().filter_map(|item| item["id"].as_str()).collect();
+        assert_eq!(ids, ["msg_a_0", "rs_1", "fc_a_2", "fco_a_3", "msg_1"]);
+        assert_eq!((&listed[0]["type"], &listed[4]["type"]), (&json!("message"), &Value::Null));
+        assert_eq!(with_ids("a", items()), listed);
     }
 
     #[test]

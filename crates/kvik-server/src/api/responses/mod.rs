@@ -15,7 +15,7 @@ mod route;
 mod stored;
 mod tools;
 
-pub(super) use self::body::TellFields;
+pub(super) use self::body::{KeepFields, TellFields};
 use self::{event::StreamEvent, output::Response};
 use super::{
     openai::count::CountedTokens,

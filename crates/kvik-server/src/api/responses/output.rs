@@ -49,9 +49,18 @@ struct Base {
     model: String,
     background: bool,
     error: (),
+    /// The conversation of the server that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<OwnConversation>,
     #[serde(flatten)]
     echo: Echo,
     store: bool,
+}
+
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct OwnConversation {
+    id: String,
 }
 
 /// What the request said, as it said it, or what holds where it said nothing.
@@ -146,10 +155,16 @@ impl Output {
             model: app.serving.model.name.clone(),
             background: false,
             error: (),
+            conversation: None,
             echo: Echo::of(echo, sampling),
             store: stored,
         };
         Output { base, items: Vec::new() }
+    }
+
+    /// Sets the id of the conversation that the response belongs to, if to one.
+    pub(super) fn belongs_to(&mut self, conversation: Option<String>) {
+        self.base.conversation = conversation.map(|id| OwnConversation { id });
     }
 
     /// Returns the object in its current state, without the usage and the trailer.

@@ -11,7 +11,10 @@ use kvik_memory::deletions::{Deletion, Owner};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{items::ListedItems, output::ResponseWord};
+use super::{
+    items::{ListedItems, with_ids},
+    output::ResponseWord,
+};
 use crate::{
     app::{kept_answer::KeptAnswer, keys::Caller, responses::StoredResponse, server::Server, shelf::Shelf},
     described::JsonSchema,
@@ -77,7 +80,8 @@ pub(super) async fn items(
     Path(id): Path<String>,
     Query(page): Query<ListedItems>,
 ) -> Result<Response> {
-    answer(&shelf.server, caller, id, move |stored| page.of(stored.input)).await
+    let label = id.strip_prefix("resp_").unwrap_or(&id).to_owned();
+    answer(&shelf.server, caller, id, move |stored| page.of(with_ids(&label, stored.input))).await
 }
 
 /// Answers with a part of a caller's stored response, which `show` selects.

@@ -365,6 +365,9 @@ async fn a_thread_goes_on_from_what_was_kept_of_it() {
     assert_eq!(status, 200, "{second}");
     let so_far = "<system>Be brief.<user>Hello there, my friend.<assistant>Hi.<user>And you?";
     assert!(read().contains(so_far) && read().contains("look"), "{}", read());
+    let count = next(&first["id"], "And you?");
+    let (status, counted) = post(&server, "/v1/messages/count_tokens", &count).await;
+    assert_eq!((status.as_u16(), &counted["input_tokens"]), (200, &json!(server.asked().prompt.len())));
     post(&server, "/v1/messages", &next(&second["id"], "Well?")).await;
     assert!(
         read().contains(&format!("{so_far}<assistant>Hi.<user>Well?")) && read().contains("look"),

@@ -357,6 +357,11 @@ async fn what_cannot_be_kept_is_refused_at_its_field() {
         let error = refused(&server, ("POST", path), body, (400, "")).await;
         assert_eq!(error["param"], "kvik.conversation", "{error}");
     }
+    for path in ["/v1/cache/explain", "/v1/responses/compact"] {
+        let body = json!({"input": "Hello.", "conversation": "x"});
+        let error = refused(&server, ("POST", path), body, (400, "")).await;
+        assert_eq!(error["param"], "conversation", "{error}");
+    }
 
     done(&server, "acme", "POST", ALL, json!({"name": "trip", "messages": hello})).await;
     let check = async |method: &str, path: &str, body: Value, param: &str| {
@@ -401,6 +406,30 @@ async fn conversations_last_as_long_as_what_they_are_written_in() {
     let server = open();
     let answer = done(&server, "", "POST", CHAT, turn("trip", json!([said("user", "Again.")]))).await;
     assert_eq!(answer["kvik"]["conversation"]["messages"], 4);
+}
+
+#[tokio::test]
+async fn tokens_are_counted_with_what_the_server_keeps() {
+    let server = server();
+    let begun = turn("trip", json!([said("system", "Be brief."), said("user", "I am in Oslo.")]));
+    let id = done(&server, "acme", "POST", CHAT, begun).await["kvik"]["conversation"]["id"].take();
+    let question = turn("trip", json!([said("user", "Where am I?")]));
+    for (path, count, body) in [
+        (CHAT, "/v1/chat/completions/input_tokens", question.clone()),
+        ("/v1/messages", "/v1/messages/count_tokens", with(question, json!({"max_tokens": 9}))),
+        ("/v1/responses", "/v1/responses/input_tokens", json!({"input": "And?", "conversation": {"id": id}})),
+    ] {
+        let counted = done(&server, "acme", "POST", count, body.clone()).await;
+        let answer = done(&server, "acme", "POST", path, body).await;
+        assert_eq!(counted["input_tokens"], server.asked().prompt.len(), "{path}");
+        assert!(asked(&server).contains("I am in Oslo."), "{path}");
+        if path == "/v1/responses" {
+            assert_eq!(answer["conversation"], json!({"id": id}));
+        }
+    }
+    let foreign = json!({"input": "And?", "conversation": id});
+    let (status, answer) = send(&server, "beta", "POST", "/v1/responses/input_tokens", foreign).await;
+    assert_eq!((status.as_u16(), code(&answer)), (404, "conversation_not_found"));
 }
 
 /// A server whose model gives the same answer to everything, and to each request for a summary.

@@ -225,6 +225,40 @@ async fn only_the_admin_touches_a_public_prompt() {
     server.has_pinned(0).await;
 }
 
+/// Bodies of the other form, and of unknown fields, are as large as a client likes.
+#[tokio::test]
+async fn only_what_a_prompt_is_computed_from_is_kept_of_its_body() {
+    let server = Server::new("");
+    let large = json!([{"x": "A".repeat(1 << 18)}]);
+    let kept = || server.app.registry.all()[0].1.body.text().to_owned();
+    server
+        .done("", "PUT", "/v1/prompts/x", json!({"prompt": [41, 42], "tools": large, "public": true}))
+        .await;
+    assert_eq!(kept(), r#"{"prompt":[41,42],"public":true}"#);
+    let chat = with(messages(), json!({"prompt": large, "unknown": large, "reasoning_effort": "low"}));
+    server.done("", "PUT", "/v1/prompts/x", chat).await;
+    let chat: Value = serde_json::from_str(&kept()).unwrap();
+    assert_eq!(chat, with(messages(), json!({"reasoning_effort": "low"})));
+}
+
+#[tokio::test]
+async fn a_prompt_with_much_that_its_template_does_not_read_is_refused() {
+    let config = AppConfig { body_limit: ByteSize(32 << 20), ..config() };
+    let server = Server::configured("", CacheArgs::in_ram(512, ByteSize(8 << 20)), config);
+    let body = |bytes: usize| {
+        let message =
+            json!({"role": "system", "content": "Sort the notifications.", "note": "A".repeat(bytes)});
+        json!({"messages": [message]})
+    };
+    server.done("", "PUT", "/v1/prompts/x", body(1)).await;
+    for name in ["x", "y"] {
+        let (status, answer) = server.send("", "PUT", &format!("/v1/prompts/{name}"), body(17 << 20)).await;
+        assert_eq!((status.as_u16(), code(&answer)), (400, "prompt_limit"), "{name}: {answer}");
+    }
+    let kept = server.app.registry.all();
+    assert!(kept.len() == 1 && kept[0].1.body.text().len() < 200, "as it was before: {kept:?}");
+}
+
 #[tokio::test]
 async fn two_names_on_one_prompt_are_two() {
     let server = Server::new("");

@@ -89,14 +89,30 @@ async fn options_reach_the_engine_by_their_names() {
     assert_eq!((asked.max_tokens, asked.stop), (9, vec!["END".to_owned()]));
 }
 
+/// Ollama stops at `num_predict` only where it is above 0.
+#[tokio::test]
+async fn a_length_of_zero_is_no_limit() {
+    let server = Server::saying("Hi.");
+    for (path, body) in [("/api/chat", hello()), ("/api/generate", question())] {
+        let mut lengths = Vec::new();
+        for options in [json!({}), json!({"num_predict": 0})] {
+            server.post(path, whole(with(body.clone(), json!({"options": options})))).await;
+            lengths.push(server.asked().max_tokens);
+        }
+        assert!(lengths[0] > 0 && lengths[1] == lengths[0], "{path}: {lengths:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_asks_for_nothing_loads_what_is_loaded() {
     let server = Server::saying("Hi.");
     for (path, body) in
         [("/api/chat", json!({"model": "x", "messages": []})), ("/api/generate", json!({"model": "x"}))]
     {
-        let (status, answer) = server.post(path, body).await;
-        assert_eq!((status.as_u16(), &answer["done_reason"]), (200, &json!("load")), "{path}");
+        for (stays, reason) in [(json!("5m"), "load"), (json!(0), "unload"), (json!("0s"), "unload")] {
+            let (status, answer) = server.post(path, with(body.clone(), json!({"keep_alive": stays}))).await;
+            assert_eq!((status.as_u16(), &answer["done_reason"]), (200, &json!(reason)), "{path} {stays}");
+        }
     }
     for (path, body, field) in [
         ("/api/embed", json!({"model": "x"}), "embeddings"),
@@ -172,6 +188,20 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
     check("/api/generate", ask(json!({"kvik": {"memory": true}})), "kvik.memory").await;
     check("/api/embed", json!({"input": [""]}), "input").await;
     check("/api/embed", json!({"input": ["a", ""]}), "input[1]").await;
+    check("/api/embed", json!({"input": "a", "dimensions": 5}), "dimensions").await;
+    assert!(server.engine.asked.lock().unwrap().is_empty(), "nothing is computed for it");
+}
+
+#[tokio::test]
+async fn where_names_are_strict_another_models_is_not_loaded() {
+    let strict = AppConfig { strict_model: true, ..config() };
+    let server = Server::build(|request| Ok(say(request, "Hi.", FinishReason::Eos)), Keys::new([]), strict);
+    for path in ["/api/chat", "/api/generate", "/api/embed", "/api/embeddings"] {
+        for (model, expect) in [("kvik", 200), ("llama3", 404)] {
+            let (status, answer) = server.post(path, json!({"model": model})).await;
+            assert_eq!(status.as_u16(), expect, "{path} {model}: {answer}");
+        }
+    }
 }
 
 /// A request that only loads the model is read like any other.

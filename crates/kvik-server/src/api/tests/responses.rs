@@ -165,6 +165,31 @@ async fn an_answer_is_gone_on_from_by_its_id() {
     assert_eq!((status.as_u16(), &error["error"]["param"]), (404, &json!("previous_response_id")));
 }
 
+#[tokio::test]
+async fn what_an_answer_was_given_is_listed_page_by_page() {
+    let server = Server::saying("Hi.");
+    let said = |role: &str, text: &str| json!({"role": role, "content": text});
+    let given = json!([said("user", "One?"), said("assistant", "Hi."), said("user", "Two?")]);
+    let answered = answer(&server, ask(given)).await;
+    let path = format!("/v1/responses/{}/input_items?order=asc&limit=2", answered["id"].as_str().unwrap());
+    let (_, first) = server.get(&path).await;
+    let last = first["last_id"].as_str().unwrap_or_else(|| panic!("{first}"));
+    assert_eq!((&first["data"][1]["type"], &first["has_more"]), (&json!("message"), &json!(true)));
+    let (status, rest) = server.get(&format!("{path}&after={last}")).await;
+    assert_eq!((status.as_u16(), &rest["data"][0]["content"]), (200, &json!("Two?")), "{rest}");
+    assert_eq!((rest["data"].as_array().unwrap().len(), &rest["has_more"]), (1, &json!(false)));
+}
+
+#[tokio::test]
+async fn every_token_of_a_text_behind_thoughts_has_its_probability() {
+    let server = Server::saying("<think>\nSo.\n</think>\n\nIt is.");
+    let told = answer(&server, with(ask("Why?"), json!({"include": ["message.output_text.logprobs"]}))).await;
+    let part = &told["output"][1]["content"][0];
+    let tokens = part["logprobs"].as_array().unwrap().iter();
+    let tokens: String = tokens.filter_map(|entry| entry["token"].as_str()).collect();
+    assert_eq!((&part["text"], tokens.as_str()), (&json!("It is."), "It is."));
+}
+
 fn reference(id: &Value) -> Value {
     json!({"type": "item_reference", "id": id})
 }

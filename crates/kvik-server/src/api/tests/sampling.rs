@@ -110,6 +110,28 @@ async fn flags_are_before_the_model_and_requests_before_both_on_every_route() {
 }
 
 #[tokio::test]
+async fn the_flag_bounds_every_answer_whose_request_sets_no_length() {
+    let flags = SamplingArgs { n_predict: Some(11), ..SamplingArgs::default() };
+    let server = server(recommended(), flags);
+    for (path, fields) in routes().into_iter().filter(|(path, _)| *path != "/v1/messages") {
+        let (name, absent): (&str, &[i64]) = match (path, fields.options) {
+            ("/v1/responses" | "/responses", _) => ("max_output_tokens", &[]),
+            // For Ollama 0 is no limit, and -2 the rest of the context.
+            (_, Some(_)) => ("num_predict", &[-1, -2, 0]),
+            _ => ("max_tokens", &[-1]),
+        };
+        asked(&server, path, fields.plain.clone()).await;
+        assert_eq!(server.asked().max_tokens, 11, "{path}");
+        for set in absent {
+            asked(&server, path, fields.setting(json!({name: set}))).await;
+            assert_eq!(server.asked().max_tokens, 11, "{path} {set}");
+        }
+        asked(&server, path, fields.setting(json!({name: 12}))).await;
+        assert_eq!(server.asked().max_tokens, 12, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_chat_without_thinking_has_the_numbers_for_it() {
     let loaded = LoadedModel::open(&kvik_testing::golden("arch-qwen3.gguf")).unwrap();
     let qwen3 = loaded.sampling_defaults();

@@ -365,6 +365,30 @@ async fn the_model_that_is_named_answers() {
     );
 }
 
+/// The model of a question about its cache stands in the query, beside what else is asked.
+#[tokio::test]
+async fn a_model_is_named_beside_other_parameters() {
+    let world = World::new(&["a", "b"]);
+    let message = async |method: &str, path: &str| {
+        let (_, answer) = json_of(world.send(method, path, &Value::Null).await).await;
+        answer["error"]["message"].as_str().unwrap().to_owned()
+    };
+    world.ask(body("a")).await;
+    for (method, path) in [
+        ("GET", "/v1/cache?limit=1&model=a"),
+        ("GET", "/v1/cache/tree?nodes=1&model=a"),
+        ("DELETE", "/v1/cache/pins?model=a"),
+        ("DELETE", "/v1/cache?model=a"),
+    ] {
+        let said = message(method, path).await;
+        assert!(said.contains("this server has no cache"), "{path} reaches its route: {said}");
+    }
+    assert!(message("GET", "/v1/cache?limit=1&model=b").await.contains("`b` is not in memory"));
+    let unknown = message("GET", "/v1/cache?limit=1&mode=a").await;
+    assert!(unknown.contains("`mode`"), "what means nothing is refused: {unknown}");
+    assert_eq!(world.loads("b"), 0, "a question loads nothing");
+}
+
 /// A field that is wrong, or means nothing here, does not hide the name of the model.
 #[tokio::test]
 async fn a_keep_alive_never_changes_the_model() {
@@ -403,6 +427,61 @@ async fn a_request_for_nothing_loads_and_unloads() {
         }
     }
     assert_eq!(world.loads("a"), 0, "nobody has named it");
+}
+
+/// As `ollama stop` does.
+#[tokio::test]
+async fn what_only_unloads_a_model_does_not_load_it() {
+    let world = World::new(&["a", "b"]);
+    let stop = async |path: &str, model: &str| {
+        let body = json!({"model": model, "prompt": "", "messages": [], "keep_alive": 0});
+        let (status, answer) = json_of(world.send("POST", path, &body).await).await;
+        (status.as_u16(), answer)
+    };
+    for (path, field, expect) in [
+        ("/api/generate", "done_reason", json!("unload")),
+        ("/api/chat", "done_reason", json!("unload")),
+        ("/api/embed", "embeddings", json!([])),
+        ("/api/embeddings", "embedding", json!([])),
+    ] {
+        let (status, answer) = stop(path, "b-alias").await;
+        assert_eq!((status, &answer[field], world.loads("b")), (200, &expect, 0), "{path} {answer}");
+        assert_eq!(stop(path, "c").await.0, 404, "{path}");
+    }
+    assert_eq!(stop("/api/chat", "b-alias").await.1["model"], "b");
+    assert_eq!(world.ask(body("b")).await.0, 200);
+    assert_eq!(stop("/api/generate", "b").await.1["done_reason"], "unload");
+    world.until(1, "unloaded").await;
+}
+
+/// What a request continues decides the model of one that names none.
+#[tokio::test]
+async fn what_is_continued_is_answered_by_its_own_model() {
+    let world = World::new(&["a", "b"]);
+    let send = async |path: &str, more: Value| {
+        let fields = match path {
+            "/v1/messages" => json!({"max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}),
+            _ => json!({"input": "Hello."}),
+        };
+        let (status, answer) = json_of(world.send("POST", path, &super::with(fields, more)).await).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    };
+    let (responses, messages) = ("/v1/responses", "/v1/messages");
+    let stored = send(responses, json!({"model": "b"})).await;
+    let talk = send(responses, json!({"model": "b", "conversation": "talk"})).await;
+    let thread = send(messages, json!({"model": "b", "thread": {"type": "create"}})).await;
+    let thread = json!({"type": "continue", "previous_message_id": thread["id"]});
+    for (path, more) in [
+        (responses, json!({"previous_response_id": stored["id"]})),
+        (responses, json!({"conversation": "talk"})),
+        (responses, json!({"conversation": {"id": talk["conversation"]["id"]}})),
+        (messages, json!({"kvik": {"conversation": "talk"}})),
+        (messages, json!({"thread": thread})),
+    ] {
+        assert_eq!(world.ask(body("a")).await.0, 200);
+        assert_eq!(send(path, more.clone()).await["model"], "b", "{path} {more}");
+    }
 }
 
 /// Malformed bodies, and bodies of the wrong type, get the answers of their route.

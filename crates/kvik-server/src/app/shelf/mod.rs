@@ -34,6 +34,7 @@ use super::{keys::Caller, life::is_stuck, server::Server, state::App};
 use crate::{accounts::tenants::Tenants, http::error::ApiError};
 use kvik_serving::{HostText, ModelCard, handle::Handle};
 
+pub(crate) use addressed::Unaddressed;
 pub use catalogue::{Catalogue, Described, Entry, Listed, LoadModel, ModelFile};
 pub(crate) use lease::Lease;
 pub(crate) use pull::{Pull, PulledFile};
