@@ -1,6 +1,8 @@
 """Conversations, tools, forms and logits from Python."""
 import asyncio
 import json
+import subprocess
+import sys
 import time
 
 import numpy
@@ -61,6 +63,53 @@ def test_a_turn_that_is_not_read_to_its_end_leaves_nothing(model):
 
     assert asyncio.run(ask()) == kvik.Finish.CANCELLED
     assert len(pets.messages()) == 2
+
+
+def test_a_turn_is_stored_when_its_end_is_read_and_not_before(model):
+    async def ask(cancels):
+        answer = model.conversation("pets").say(user("Who are you?"), max_tokens=8)
+        await answer.__anext__()
+        while model.stats().running:
+            await asyncio.sleep(0.01)
+        # Whoever reads ahead would be at the end now.
+        await asyncio.sleep(0.1)
+        assert model.conversations() == []
+        if cancels:
+            answer.cancel()
+        await answer.atext()
+        return answer.report.finish == kvik.Finish.CANCELLED, len(model.conversations())
+
+    assert asyncio.run(ask(True)) == (True, 0)
+    assert asyncio.run(ask(False)) == (False, 1)
+
+
+def test_a_conversation_that_could_not_be_deleted_goes_on(model):
+    pets = model.conversation("pets")
+    pets.say(user("My cat is called Minka."), max_tokens=8).text()
+    answer = pets.say(user("Tell me a story."), **ENDLESS | {"max_tokens": 400, "min_tokens": 400})
+    next(answer)
+    with pytest.raises(kvik.BusyError):
+        pets.delete()
+    answer.cancel()
+    answer.text()
+    assert len(pets.messages()) == 2
+    pets.delete()
+    with pytest.raises(kvik.ConversationError, match="was deleted"):
+        pets.messages()
+
+
+def test_a_second_process_says_that_its_conversations_are_not_stored(model, tmp_path):
+    assert not model.conversations_are_stored
+    program = (
+        "import sys, kvik\n"
+        f"with kvik.Model(sys.argv[1], **{SMALL}, conversations_dir=sys.argv[2]) as model:\n"
+        "    print(model.conversations_are_stored)\n"
+    )
+    command = [sys.executable, "-c", program, MODEL, tmp_path]
+    with kvik.Model(MODEL, **SMALL, conversations_dir=tmp_path) as first:
+        assert first.conversations_are_stored
+        assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "True\n"
 
 
 def test_a_tool_is_called_and_its_result_is_read(model):

@@ -1,4 +1,6 @@
 """The package as programs use it: opening, asking, prompts under names, memory, errors."""
+import copy
+import pickle
 import sys
 import threading
 import time
@@ -157,6 +159,17 @@ def test_every_failure_has_its_type_and_says_what_helps(model):
     check(kvik.InvalidArgumentError, "function", model.chat, [{"role": "assistant", "tool_calls": [{"id": "1"}]}])
     with pytest.raises(TypeError, match="colour"):
         model.generate("a", colour="red")
+
+
+ERRORS = [kind for kind in vars(kvik).values() if isinstance(kind, type) and issubclass(kind, kvik.Error)]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_every_error_is_pickled_and_copied(kind):
+    error = kind("story.gguf")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is kind and (str(again), again.args) == (str(error), error.args)
+    assert "story.gguf" in str(error) and len(ERRORS) > 10
 
 
 def test_answers_are_sampled_as_recommended_and_settings_come_before_it(model):

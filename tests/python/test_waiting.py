@@ -107,6 +107,18 @@ def test_a_piece_that_is_waited_for_in_vain_is_not_lost(model, text):
     assert asyncio.run(ask()) == model.generate(text, max_tokens=8).text()
 
 
+def test_tasks_that_read_one_answer_have_all_of_it_together_and_end(model):
+    async def read(answer):
+        return [piece.text async for piece in answer]
+
+    async def ask():
+        answer = model.generate("Once upon a time", max_tokens=24)
+        return await asyncio.wait_for(asyncio.gather(*(read(answer) for _ in range(3))), 60)
+
+    expect = "".join(sorted(model.generate("Once upon a time", max_tokens=24).text()))
+    assert "".join(sorted("".join(map("".join, asyncio.run(ask()))))) == expect
+
+
 def test_an_answer_is_read_in_one_way(model):
     async def ask():
         answer = model.generate("Once upon a time", max_tokens=8)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import weakref
 from collections import deque
@@ -49,7 +50,7 @@ class Answer(Iterator[Piece], AsyncIterator[Piece]):
         self._model = model
         self._ready: deque[Piece] = deque()
         self._ended = False
-        self._arriving: asyncio.Queue[_Arrived] | None = None
+        self._arriving: _Arriving | None = None
 
     def __repr__(self) -> str:
         report = self.report
@@ -76,7 +77,11 @@ class Answer(Iterator[Piece], AsyncIterator[Piece]):
     async def __anext__(self) -> Piece:
         """Waits for the next piece, and lets other tasks run meanwhile."""
         if not self._ready and not self._ended:
-            self._take(await self._arrivals().get())
+            arriving = self._arrivals()
+            async with arriving.turn:
+                # Another task may have read what arrived, or the end.
+                if not self._ready and not self._ended:
+                    self._take(await arriving.next())
         if not self._ready:
             raise StopAsyncIteration
         return self._ready.popleft()
@@ -128,20 +133,48 @@ class Answer(Iterator[Piece], AsyncIterator[Piece]):
             raise arrived
         self._ready.extend(arrived)
 
-    def _arrivals(self) -> asyncio.Queue[_Arrived]:
-        """Queue of pieces from the answer's own thread: an executor has few threads, and answers would wait for each
-        other."""
+    def _arrivals(self) -> _Arriving:
         if self._arriving is None:
-            self._arriving = asyncio.Queue()
-            told = (self._handle, asyncio.get_running_loop(), self._arriving)
-            threading.Thread(target=_read, args=told, name="kvik-answer", daemon=True).start()
+            self._arriving = _Arriving(self._handle)
             # The thread holds the handle, so dropping this object does not cancel the answer by itself.
-            weakref.finalize(self, self._handle.cancel)
+            weakref.finalize(self, self._arriving.give_up)
         return self._arriving
 
 
 _Arrived = Union[List[Piece], BaseException]
 """Pieces that have arrived together, an empty list at the end; or the error that ended the answer."""
+
+
+class _Arriving:
+    """Pieces from a thread of the answer's own: an executor has few threads, and answers would wait for each other.
+
+    The thread reads when it is asked to: the call that reads the end of a conversation's answer stores the turn, so it must
+    not run ahead of the program, which may still cancel.
+    """
+
+    def __init__(self, handle: _native.AnswerHandle):
+        self.turn = asyncio.Lock()
+        """Held by the task that waits for pieces."""
+        self._handle = handle
+        self._arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
+        self._wishes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._is_asked = False
+        told = (handle, asyncio.get_running_loop(), self._wishes, self._arrived)
+        threading.Thread(target=_read, args=told, name="kvik-answer", daemon=True).start()
+
+    async def next(self) -> _Arrived:
+        """Waits for pieces; those that a task was cancelled in waiting for come first."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._wishes.put(True)
+        arrived = await self._arrived.get()
+        self._is_asked = False
+        return arrived
+
+    def give_up(self) -> None:
+        """Cancels the answer, and ends the thread."""
+        self._handle.cancel()
+        self._wishes.put(False)
 
 
 def _next_batch(handle: _native.AnswerHandle) -> _Arrived:
@@ -158,9 +191,14 @@ def _own_piece(piece: _native.Piece) -> Piece:
     return Piece(piece.text, piece.is_reasoning())
 
 
-def _read(handle: _native.AnswerHandle, loop: asyncio.AbstractEventLoop, to: asyncio.Queue[_Arrived]) -> None:
-    """Passes arriving pieces to an event loop, until the answer or the loop ends."""
-    while True:
+def _read(
+    handle: _native.AnswerHandle,
+    loop: asyncio.AbstractEventLoop,
+    wishes: queue.SimpleQueue[bool],
+    to: asyncio.Queue[_Arrived],
+) -> None:
+    """Passes pieces to an event loop, a batch for each wish, until the answer or the loop ends."""
+    while wishes.get():
         arrived = _next_batch(handle)
         try:
             loop.call_soon_threadsafe(to.put_nowait, arrived)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from typing import Iterator
+from typing import Any, Iterator
 
 from . import _native
 
@@ -25,6 +25,10 @@ class ModelNotFoundError(ModelError, FileNotFoundError):
 
     def __init__(self, path: str, reason: str = "there is no such file or directory; `kvik list` has models by name"):
         super().__init__(errno.ENOENT, reason, path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled by its own arguments: `OSError` would give those of an `OSError`.
+        return type(self), (self.filename, self.strerror), self.__dict__
 
 
 class NoTemplateError(ModelError):
@@ -95,6 +99,9 @@ def raised_as_own() -> Iterator[None]:
         yield
     except _native.KvikError as error:
         raise _KINDS[type(error)](str(error)) from None
+    except UnicodeEncodeError as error:
+        surrogate = error.object[error.start : error.end]
+        raise InvalidArgumentError(f"a text has {surrogate!r} at {error.start}, which is no character of UTF-8") from None
     except _native.InternalError as error:
         # A panic that the library did not convert.
         raise InternalError(str(error)) from None

@@ -19,7 +19,7 @@ from ._types import (
     Messages,
     Prompt,
     as_list,
-    check_number,
+    check_value,
     native_options,
     native_prompt,
     require_numpy,
@@ -67,7 +67,8 @@ class Model:
         a directory for this purpose only, with `disk_bytes_max` of 2 GiB and never more than a tenth of the free space;
         several models and processes may have it open.
         Conversations are stored in `conversations_dir`, which must not be a cache directory, since they cannot be
-        recomputed; without it they last as long as the model is open. `memory` has the bounds of their summaries.
+        recomputed; without it they last as long as the model is open, and so they do where another process stores its
+        conversations there (`conversations_are_stored`). `memory` has the bounds of their summaries.
         """
         for name, value in (
             ("kv_bytes", kv_bytes),
@@ -77,7 +78,7 @@ class Model:
             ("disk_bytes_max", disk_bytes_max),
         ):
             if value is not None:
-                check_number(name, value)
+                check_value(name, value)
         options = _native.ModelOptions(
             kv_bytes=kv_bytes,
             kv_format=kv_format,
@@ -143,6 +144,13 @@ class Model:
         """All conversations, the most recently changed first."""
         with raised_as_own():
             return self._handle.conversations()
+
+    @property
+    def conversations_are_stored(self) -> bool:
+        """True if conversations are stored on the disk. If not, they end with the model: without `conversations_dir`, or
+        because another process stores its conversations there."""
+        with raised_as_own():
+            return self._handle.conversations_are_stored()
 
     def embed(self, text: str) -> numpy.typing.NDArray[numpy.float32]:
         """Embedding of a text: a vector of length 1, read-only. It needs NumPy (`pip install kvik[numpy]`)."""

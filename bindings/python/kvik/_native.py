@@ -554,6 +554,8 @@ def _uniffi_check_api_checksums(lib):
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() != 17959:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations_are_stored() != 24371:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 48707:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_embed() != 20043:
@@ -664,6 +666,9 @@ _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversation.restype =
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations_are_stored.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations_are_stored.restype = ctypes.c_uint16
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens.restype = ctypes.c_uint16
@@ -799,6 +804,11 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations.argtypes = (
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations_are_stored.argtypes = (
+    ctypes.c_uint64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations_are_stored.restype = ctypes.c_int8
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens.argtypes = (
     ctypes.c_uint64,
     _UniffiRustBuffer,
@@ -4569,6 +4579,12 @@ class ModelHandleProtocol(typing.Protocol):
         All conversations, the most recently changed first.
 """
         raise NotImplementedError
+    def conversations_are_stored(self, ) -> bool:
+        """
+        True if conversations are stored on the disk; if not, they end with the model: without a directory for them, or
+        because another process stores its conversations there.
+"""
+        raise NotImplementedError
     def count_tokens(self, prompt: Prompt) -> int:
         """
         Number of tokens of a prompt.
@@ -4798,6 +4814,22 @@ class ModelHandle(ModelHandleProtocol):
         _uniffi_ffi_result = _uniffi_rust_call_with_error(
             _uniffi_error_converter,
             _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def conversations_are_stored(self, ) -> bool:
+        """
+        True if conversations are stored on the disk; if not, they end with the model: without a directory for them, or
+        because another process stores its conversations there.
+"""
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterBoolean.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations_are_stored,
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)

@@ -190,7 +190,7 @@ def native_options(options: AnswerOptions, call: str) -> _native.AnswerOptions:
     rest: dict[str, Any] = {}
     for name, value in options.items():
         if name not in own and value is not None:
-            rest[name] = check_number(name, value)
+            rest[name] = check_value(name, value)
     tools, seed = options.get("tools"), options.get("seed")
     return _native.AnswerOptions(
         seed=None if seed is None else _signed(seed),
@@ -206,14 +206,19 @@ _COUNTS = {
     "kv_bytes", "context_tokens", "threads", "parallel", "disk_bytes_max",
 }
 _REALS = {"temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
+_FLAGS = {"stop_loops", "reasoning", "parallel_tool_calls"}
 
 
-def check_number(name: str, value: Any) -> Any:
-    """The value of an argument, which is a `TypeError` where it has to be a number and is none."""
+def check_value(name: str, value: Any) -> Any:
+    """The value of an argument, which is a `TypeError` where it has to be a number or a flag and is none."""
     if name in _COUNTS and not isinstance(value, numbers.Integral):
         raise TypeError(f"`{name}` is a whole number, and not {value!r}")
     if name in _REALS and not isinstance(value, numbers.Real):
         raise TypeError(f"`{name}` is a number, and not {value!r}")
+    if name in _FLAGS and not isinstance(value, bool):
+        raise TypeError(f"`{name}` is True or False, and not {value!r}")
+    if name in _COUNTS and name != "seed" and not -(1 << 63) <= value < 1 << 63:
+        raise InvalidArgumentError(f"`{name}` is less than 2**63, and not {value}")
     return value
 
 
@@ -227,7 +232,7 @@ def _texts(stop: str | Sequence[str] | None) -> list[str]:
 
 
 def _signed(seed: int) -> int:
-    check_number("seed", seed)
+    check_value("seed", seed)
     if not 0 <= seed < 1 << 64:
         raise InvalidArgumentError(f"`seed` is 0 to 2**64 - 1, and not {seed}")
     # The same bits.

@@ -530,6 +530,15 @@ enum KvikStatus kvik_say(const struct KvikModel *model,
                          struct KvikReport *report);
 
 /**
+ * Writes whether conversations are stored on the disk; if not, they end with the model: without `conversations_dir`,
+ * or because another process stores its conversations there.
+ *
+ * # Safety
+ * `model` is an open handle, `stored` null or writable.
+ */
+enum KvikStatus kvik_conversations_are_stored(const struct KvikModel *model, bool *stored);
+
+/**
  * Writes all conversations, the most recently changed first: a JSON array of `{"id", "name", "created_s", "updated_s",
  * "messages"}`, and to `needed` its size in bytes. If `room` is smaller, the status is `KVIK_STATUS_TOO_SMALL`.
  *

@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_void};
 
 use kvik_library::{
-    Answer, AnswerOptions, Constraint, Finish, Message, Piece, Report, Role, SamplingOptions, ToolCall,
-    ToolChoice, tool_choice_from_name, tools_from_json,
+    Answer, AnswerOptions, Constraint, Finish, Message, Piece, REPETITION_PENALTIES, Report, Role,
+    SamplingOptions, ToolCall, ToolChoice, tool_choice_from_name, tools_from_json,
 };
 use serde_json::json;
 
@@ -252,8 +252,11 @@ fn sampling_options(options: &KvikAnswerOptions) -> Result<SamplingOptions, Fail
     if [temperature, top_p, min_p, repetition_penalty].iter().any(|number| number.is_nan()) {
         return Err(Failure::argument("temperature, top_p, min_p, repetition_penalty", "must be numbers"));
     }
-    if top_p < 0.0 || repetition_penalty < 0.0 {
-        return Err(Failure::argument("top_p, repetition_penalty", "must not be negative"));
+    if top_p < 0.0 {
+        return Err(Failure::argument("top_p", "must not be negative"));
+    }
+    if repetition_penalty != 0.0 && !REPETITION_PENALTIES.contains(&repetition_penalty) {
+        return Err(Failure::argument("repetition_penalty", "must be 0 or 0.01 to 100"));
     }
     let set = |number: f32| (number != 0.0).then_some(number);
     let usual = if temperature < 0.0 { SamplingOptions::GREEDY } else { SamplingOptions::NONE };
@@ -434,6 +437,7 @@ mod tests {
             (KvikAnswerOptions { temperature: f32::NAN, ..zeroed() }, "temperature"),
             (KvikAnswerOptions { top_p: -0.5, ..zeroed() }, "top_p"),
             (KvikAnswerOptions { repetition_penalty: -1.0, ..zeroed() }, "repetition_penalty"),
+            (KvikAnswerOptions { repetition_penalty: 0.001, ..zeroed() }, "repetition_penalty"),
         ] {
             assert!(sampling_options(&options).unwrap_err().message.contains(name), "{name}");
         }

@@ -39,6 +39,25 @@ pub unsafe extern "C" fn kvik_say(
     })
 }
 
+/// Writes whether conversations are stored on the disk; if not, they end with the model: without `conversations_dir`,
+/// or because another process stores its conversations there.
+///
+/// # Safety
+/// `model` is an open handle, `stored` null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvik_conversations_are_stored(
+    model: *const KvikModel,
+    stored: *mut bool,
+) -> KvikStatus {
+    call(|| {
+        // SAFETY: the caller promises it.
+        let is_stored = unsafe { reference(model, "model")? }.0.conversations_are_stored();
+        // SAFETY: the caller promises it.
+        unsafe { put(stored, is_stored) };
+        Ok(())
+    })
+}
+
 /// Writes all conversations, the most recently changed first: a JSON array of `{"id", "name", "created_s", "updated_s",
 /// "messages"}`, and to `needed` its size in bytes. If `room` is smaller, the status is `KVIK_STATUS_TOO_SMALL`.
 ///

@@ -67,6 +67,7 @@ impl From<Error> for Failure {
             | Error::OverBudget { .. }
             | Error::NoRoomToKeep { .. }
             | Error::TooManyKept { .. }
+            | Error::KeptTooLong { .. }
             | Error::BadTools(_)
             | Error::Tools(_)
             | Error::TwoForms

@@ -215,6 +215,9 @@ static void conversations_go_on(const KvikModel *model) {
     OK(kvik_say(model, "trip", said, 2, &BRIEF, collect, &first, NULL));
     OK(kvik_chat(model, said, 2, &BRIEF, collect, &again, NULL));
     CHECK(first.bytes > 0 && !strcmp(first.text, again.text));
+    bool stored = true;
+    OK(kvik_conversations_are_stored(model, &stored));
+    CHECK(!stored);
     char json[4096];
     size_t needed = 0;
     CHECK(kvik_conversation_messages(model, "trip", NULL, 0, &needed) == KVIK_STATUS_TOO_SMALL);

@@ -93,6 +93,8 @@ pub struct Answer {
     /// Pieces that have arrived together.
     ready: VecDeque<Piece>,
     finish: Option<Finish>,
+    /// Cost of an answer that is generated, while pieces of it are unread: its end belongs to the call that reports it.
+    generated: Option<api::Report>,
     report: Option<Report>,
     /// True if the end has been reported.
     ended: bool,
@@ -139,6 +141,10 @@ impl Canceller {
     pub(crate) fn watch(&self) -> Weak<AtomicBool> {
         Arc::downgrade(&self.0)
     }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Answer {
@@ -156,6 +162,7 @@ impl Answer {
             follow: follow.map(|follow| (follow, Message::assistant(""))),
             ready: VecDeque::new(),
             finish: None,
+            generated: None,
             report: None,
             ended: false,
             failure: None,
@@ -178,14 +185,14 @@ impl Answer {
         self.report.as_ref()
     }
 
-    /// Waits for the next piece, and returns it with all others that have arrived by then; empty after the last one.
-    /// For readers for whom each call is expensive.
+    /// Waits for the next piece, and returns it with all others that have arrived by then; empty after the last one, and
+    /// only that call ends the answer. For readers for whom each call is expensive.
     ///
     /// # Errors
     /// If the answer fails; the pieces before the failure are returned first.
     pub fn next_arrived(&mut self) -> Result<Vec<Piece>, Error> {
         let mut pieces: Vec<Piece> = self.next().transpose()?.into_iter().collect();
-        while !self.ended
+        while !self.is_generated()
             && let Ok(news) = self.news.try_recv()
         {
             self.accept(news);
@@ -231,8 +238,15 @@ impl Answer {
     }
 
     fn fail(&mut self, error: Error) {
+        // The conversation is free from here on, however long the answer is held.
+        self.follow = None;
         self.ended = true;
         self.failure = Some(error);
+    }
+
+    /// True if no more pieces come.
+    fn is_generated(&self) -> bool {
+        self.ended || self.generated.is_some()
     }
 
     fn take(&mut self, news: News) -> Result<(), Error> {
@@ -244,18 +258,44 @@ impl Answer {
             News::Event(Event::Finished { reason, .. }) => self.finish = Some(reason.into()),
             News::Event(Event::Done(report)) => {
                 self.complete();
-                let follow = self.follow.take();
-                let memory = follow.map_or(Ok(None), |(follow, message)| follow.end(message))?;
-                self.end(self.finish.unwrap_or(Finish::Length), &report, memory);
+                self.generated = Some(report);
             }
             News::Event(Event::Failed(error)) => return Err(error.into()),
             News::Event(Event::Prefill { .. } | Event::Vector(_)) => {}
             News::GivenUp(report) => {
                 self.complete();
+                self.follow = None;
                 self.end(Finish::Cancelled, &report, None);
             }
         }
         Ok(())
+    }
+
+    /// Ends an answer whose pieces were read. One that was cancelled before that leaves no trace.
+    fn conclude(&mut self, report: &api::Report) -> Result<(), Error> {
+        let follow = self.follow.take();
+        if self.canceller.is_cancelled() {
+            self.end(Finish::Cancelled, report, None);
+            return Ok(());
+        }
+        let memory = follow.map_or(Ok(None), |(follow, message)| follow.end(message))?;
+        self.end(self.finish.unwrap_or(Finish::Length), report, memory);
+        Ok(())
+    }
+
+    /// Waits for news, or ends an answer that has all of them.
+    fn advance(&mut self) {
+        if let Some(report) = self.generated.take() {
+            if let Err(error) = guard(|| self.conclude(&report)) {
+                self.fail(error);
+            }
+            return;
+        }
+        match self.news.recv_blocking() {
+            Ok(news) => self.accept(news),
+            // A sink is dropped without an event if the engine stopped before it received the request.
+            Err(_) => self.fail(RequestError::Stopping.into()),
+        }
     }
 
     fn push(&mut self, text: &str) {
@@ -321,11 +361,7 @@ impl Iterator for Answer {
             if self.ended {
                 return self.failure.take().map(Err);
             }
-            match self.news.recv_blocking() {
-                Ok(news) => self.accept(news),
-                // A sink is dropped without an event if the engine stopped before it received the request.
-                Err(_) => self.fail(RequestError::Stopping.into()),
-            }
+            self.advance();
         }
         self.ready.pop_front().map(Ok)
     }
@@ -465,6 +501,25 @@ mod tests {
         assert_eq!(batch(&mut answer), ["three"], "what has arrived comes before the failure");
         assert_eq!(answer.next_arrived().unwrap_err().to_string(), "internal error: it broke");
         assert!(batch(&mut answer).is_empty(), "it stays at its end");
+    }
+
+    #[test]
+    fn an_answer_that_is_cancelled_before_its_end_was_read_ends_as_cancelled() {
+        for cancels in [false, true] {
+            let (mut answer, mut sink) = Answer::new(&Reading::Plain, None);
+            sink.send(text("one"));
+            sink.send(Event::Finished { choice: 0, reason: FinishReason::Eos });
+            sink.send(Event::Done(api::Report { generated_tokens: 1, ..api::Report::default() }));
+            assert_eq!(answer.next_arrived().unwrap().len(), 1);
+            assert_eq!(answer.report(), None, "its end was not read");
+            if cancels {
+                answer.cancel();
+            }
+            assert!(answer.next_arrived().unwrap().is_empty());
+            let expect = if cancels { Finish::Cancelled } else { Finish::End };
+            let report = answer.report().unwrap();
+            assert_eq!((report.finish, report.generated_tokens), (expect, 1));
+        }
     }
 
     #[test]

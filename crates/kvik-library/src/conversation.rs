@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak};
 
 use kvik_engine::api::RequestError;
-use kvik_memory::conversations::{ConversationHead, ConversationKey, ConversationTurn};
+use kvik_memory::conversations::{ConversationError, ConversationHead, ConversationKey, ConversationTurn};
 use kvik_memory::memory::{History, RememberedTurn, TurnReport};
 use serde_json::Value;
 
@@ -141,10 +141,11 @@ impl Conversation {
     pub fn take_back(&self, from: usize) -> Result<(), Error> {
         guard(|| {
             let core = self.core()?;
-            let mut held = core.opened.conversations.list.hold(TENANT, &self.reference)?;
-            let messages = held.messages()?;
+            let file = &core.opened.conversations;
+            // Held until the summaries are gone, so that no turn reads them.
+            let mut held = file.list.hold(TENANT, &self.reference)?;
             held.take_back(from)?;
-            core.opened.conversations.forget_from(&messages, from)
+            file.forget_deleted()
         })
     }
 
@@ -161,17 +162,20 @@ impl Conversation {
         })
     }
 
-    /// Deletes the conversation and its summaries.
+    /// Deletes the conversation and its summaries, those of models that are not open included, even if it cannot be read.
     ///
     /// # Errors
-    /// If another call is changing it, or something may still be on the disk.
-    pub fn delete(self) -> Result<(), Error> {
+    /// If another call is changing it, or something may still be on the disk; then a second call tries that again.
+    pub fn delete(&self) -> Result<(), Error> {
         guard(|| {
             let core = self.core()?;
-            let held = core.opened.conversations.list.hold(TENANT, &self.reference)?;
-            let messages = held.messages()?;
-            held.delete()?;
-            core.opened.conversations.forget_from(&messages, 0)
+            let file = &core.opened.conversations;
+            match file.list.hold(TENANT, &self.reference) {
+                // The rest of what an earlier call has deleted.
+                Err(ConversationError::NotFound(_)) if file.is_partly_deleted(TENANT, &self.reference) => {}
+                held => held?.delete()?,
+            }
+            file.forget_deleted()
         })
     }
 

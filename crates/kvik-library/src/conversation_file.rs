@@ -2,16 +2,18 @@
 //!
 //! One process at a time has the file. In another one, conversations last until it ends, and the log says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvik_memory::conversations::Conversations;
+use kvik_memory::context::ChainId;
+use kvik_memory::conversations::{ConversationError, Conversations};
+use kvik_memory::deletions::{Deletion, Deletions, Owner};
+use kvik_memory::memory::forget_at_rest;
 use kvik_memory::records::{Records, RecordsError, private::create_private_folder};
-use serde_json::Value;
 
 use crate::error::Error;
 
@@ -24,8 +26,8 @@ static OPEN: Mutex<BTreeMap<PathBuf, Weak<ConversationFile>>> = Mutex::new(BTree
 
 /// What a model remembers of conversations.
 pub(crate) trait Remembers: Send + Sync {
-    /// Deletes the summaries of a conversation that cover the message `from` or a later one.
-    fn forget_from(&self, messages: &[Value], from: usize) -> Result<(), Error>;
+    /// Deletes the summaries of a tenant with these identities.
+    fn forget(&self, tenant: &str, chain: &BTreeSet<ChainId>) -> Result<(), Error>;
 }
 
 /// Conversations that models share.
@@ -33,6 +35,8 @@ pub(crate) struct ConversationFile {
     /// `None` if conversations last until the process ends.
     pub(crate) records: Option<Records>,
     pub(crate) list: Arc<Conversations>,
+    /// What is deleted, until no summary of it is left.
+    deletions: Arc<Deletions>,
     /// What each of the models remembers.
     memories: Mutex<Vec<Weak<dyn Remembers>>>,
 }
@@ -77,13 +81,18 @@ impl ConversationFile {
             records => Some(records?),
         };
         let file = Arc::new(ConversationFile::new(records));
+        // A process that was killed may have deleted messages and not their summaries, which no model has read yet.
+        if let Err(error) = file.forget_deleted() {
+            tracing::warn!("summaries of deleted messages may still be in {}: {error}", dir.display());
+        }
         open.insert(place, Arc::downgrade(&file));
         Ok(file)
     }
 
     fn new(records: Option<Records>) -> ConversationFile {
-        let list = Conversations::open(records.as_ref());
-        ConversationFile { records, list, memories: Mutex::default() }
+        let deletions = Deletions::open(records.as_ref());
+        let list = Conversations::open_deleting(records.as_ref(), None, deletions.clone());
+        ConversationFile { records, list, deletions, memories: Mutex::default() }
     }
 
     /// Adds what another model remembers.
@@ -91,14 +100,49 @@ impl ConversationFile {
         self.memories.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&memory));
     }
 
-    /// Deletes the summaries of a conversation, by all models, that cover the message `from` or a later one.
-    pub(crate) fn forget_from(&self, messages: &[Value], from: usize) -> Result<(), Error> {
+    /// True if a deleted conversation had this name or id, and summaries of it may be left.
+    pub(crate) fn is_partly_deleted(&self, tenant: &str, reference: &str) -> bool {
+        self.deletions.find(tenant, reference).is_some()
+    }
+
+    /// Deletes the summaries of all deleted messages, by models that are open and by others.
+    pub(crate) fn forget_deleted(&self) -> Result<(), Error> {
+        // All of them, also if one fails.
+        let forgotten: Vec<_> =
+            self.deletions.all().iter().map(|(owner, left)| self.forget(owner, left)).collect();
+        forgotten.into_iter().collect()
+    }
+
+    fn forget(&self, owner: &Owner, left: &Deletion) -> Result<(), Error> {
+        if !left.is_part {
+            match self.list.erase(owner, left) {
+                // Another thread deletes this one, and its summaries after it.
+                Err(ConversationError::Busy(_)) => return Ok(()),
+                erased => erased?,
+            }
+        }
+        let (tenant, chain) = (&owner.tenant, left.chain());
+        let forgotten: Vec<_> =
+            self.open_memories().iter().map(|memory| memory.forget(tenant, &chain)).collect();
+        forgotten.into_iter().collect::<Result<(), Error>>()?;
+        if let Some(records) = &self.records {
+            forget_at_rest(records, tenant, &chain)?;
+        }
+        Ok(self.deletions.put(owner, None)?)
+    }
+
+    fn open_memories(&self) -> Vec<Arc<dyn Remembers>> {
         let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
         memories.retain(|memory| memory.strong_count() > 0);
-        let open: Vec<Arc<dyn Remembers>> = memories.iter().filter_map(Weak::upgrade).collect();
-        drop(memories);
-        // All of them, also if one fails.
-        let forgotten: Vec<_> = open.iter().map(|memory| memory.forget_from(messages, from)).collect();
-        forgotten.into_iter().collect()
+        memories.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Drop for ConversationFile {
+    /// Frees the file for others, although a turn that nobody has read to its end still refers to it.
+    fn drop(&mut self) {
+        if let Some(records) = &self.records {
+            records.close();
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The state that the handles of a model share: the engine, the conversations, and the threads for work after answers.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use kvik_engine::api;
 use kvik_engine::engine::Engine;
+use kvik_memory::context::ChainId;
 use kvik_memory::memory::{GoesOn, Host, Memory, make_summaries};
 use kvik_session::{Chat, NextTurns, Session, Upcoming};
 use kvik_text::answer::Reading;
@@ -26,13 +28,15 @@ pub(crate) struct Opened {
     pub(crate) session: Session,
     pub(crate) next_turns: NextTurns,
     pub(crate) kept: KeptPrompts,
-    pub(crate) conversations: Arc<ConversationFile>,
+    /// Dropped before the file, to which its last summaries are written.
     pub(crate) memory: Arc<Memory<Core>>,
+    pub(crate) conversations: Arc<ConversationFile>,
 }
 
 impl Remembers for Memory<Core> {
-    fn forget_from(&self, messages: &[Value], from: usize) -> Result<(), Error> {
-        Ok(self.forget_from(TENANT, messages, from)?)
+    fn forget(&self, tenant: &str, chain: &BTreeSet<ChainId>) -> Result<(), Error> {
+        // That of the memory itself, which goes before this one of the same name.
+        Ok(Memory::forget(self, tenant, chain)?)
     }
 }
 

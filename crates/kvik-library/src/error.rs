@@ -83,6 +83,16 @@ pub enum Error {
         /// The limit.
         prompts_max: usize,
     },
+    /// The list of pinned prompts would be too long to be read again.
+    #[error(
+        "the list of kept prompts would have {bytes} bytes, and {bytes_max} is the limit; forget one first"
+    )]
+    KeptTooLong {
+        /// Bytes that the list would have.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
     /// The tools are not in the expected form.
     #[error("the tools cannot be read: {0}")]
     BadTools(String),

@@ -4,7 +4,7 @@
 //! replaced as a whole: it maps names to tokens, so that a changed text is detected and the old one unpinned. Several
 //! models and processes may have it open: each reads it again when it has changed, and changes it under a lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -72,6 +72,8 @@ struct List {
     prompts: Prompts,
     /// When the file was changed, and its length; `None` if there was none.
     version: Option<(SystemTime, u64)>,
+    /// Tokens that this model has pinned. Another one may have given their name to others since.
+    pinned: BTreeSet<Vec<Token>>,
 }
 
 impl KeptPrompts {
@@ -95,6 +97,7 @@ impl KeptPrompts {
         let mut changed = list.prompts.clone();
         let before = changed.insert(id.to_owned(), tokens.to_vec());
         self.write(&mut list, changed)?;
+        list.pinned.insert(tokens.to_vec());
         Ok(before)
     }
 
@@ -113,15 +116,25 @@ impl KeptPrompts {
         check_room(&self.lock().prompts, id)
     }
 
-    /// True if any name has these tokens.
-    pub(crate) fn has(&self, tokens: &[Token]) -> bool {
-        self.lock().prompts.values().any(|theirs| theirs == tokens)
+    /// Tokens to unpin, which no name has: of these, and of all that this model has pinned.
+    pub(crate) fn take_unnamed(&self, tokens: impl IntoIterator<Item = Vec<Token>>) -> BTreeSet<Vec<Token>> {
+        let mut list = self.lock();
+        let mut pinned = std::mem::take(&mut list.pinned);
+        pinned.extend(tokens);
+        let (named, unnamed) = pinned.into_iter().partition(|tokens| list.has(tokens));
+        list.pinned = named;
+        unnamed
     }
 
     fn write(&self, list: &mut List, prompts: Prompts) -> Result<(), Error> {
         if let Some(file) = &self.file {
             let failed = |source| Error::KeptPrompts { path: file.clone(), source };
-            replace(file, &prompts).map_err(failed)?;
+            let text = serde_json::to_vec(&prompts).map_err(|error| failed(error.into()))?;
+            let (bytes, bytes_max) = (text.len() as u64, LIST_BYTES_MAX);
+            if bytes > bytes_max {
+                return Err(Error::KeptTooLong { bytes, bytes_max });
+            }
+            replace(file, &text).map_err(failed)?;
             list.version = version(file);
         }
         list.prompts = prompts;
@@ -134,7 +147,8 @@ impl KeptPrompts {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let found = self.file.as_deref().and_then(version);
         if let Some(file) = self.file.as_deref().filter(|_| found.is_some() && found != list.version) {
-            *list = List { prompts: read(file), version: found };
+            list.prompts = read(file);
+            list.version = found;
         }
         list
     }
@@ -159,6 +173,13 @@ impl KeptPrompts {
             thread::sleep(LOCK_RETRY);
         }
         Some(file)
+    }
+}
+
+impl List {
+    /// True if any name has these tokens.
+    fn has(&self, tokens: &[Token]) -> bool {
+        self.prompts.values().any(|theirs| theirs == tokens)
     }
 }
 
@@ -198,7 +219,7 @@ fn read(file: &Path) -> Prompts {
 }
 
 /// Replaces a list as a whole: a process that is killed leaves either the old list or the new one.
-fn replace(file: &Path, prompts: &Prompts) -> io::Result<()> {
+fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         create_private_folder(dir)?;
     }
@@ -209,7 +230,7 @@ fn replace(file: &Path, prompts: &Prompts) -> io::Result<()> {
     let mut out = options.open(&new)?;
     // A killed process may have left a file that others can read.
     close_to_others(&out);
-    out.write_all(&serde_json::to_vec(prompts)?)?;
+    out.write_all(text)?;
     out.sync_all()?;
     fs::rename(new, file)
 }
@@ -235,7 +256,7 @@ mod tests {
         list.keep("b", &[3]).unwrap();
         assert_eq!(mode(&file), 0o600, "whatever was there before");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(KeptPrompts::open(Some(dir.path()), &MODEL).has(&[3]));
+        assert!(KeptPrompts::open(Some(dir.path()), &MODEL).lock().has(&[3]));
         assert_eq!(mode(&file), 0o600, "and of an older version");
     }
 
@@ -251,7 +272,36 @@ mod tests {
         let again = KeptPrompts::open(Some(dir.path()), &MODEL);
         assert_eq!((again.get("a"), again.get("b")), (Some(vec![4]), None));
         assert_eq!(KeptPrompts::open(Some(dir.path()), &[8; 32]).get("a"), None);
-        assert!(again.has(&[4]) && !again.has(&[1, 2]));
+        assert!(again.lock().has(&[4]) && !again.lock().has(&[1, 2]));
+    }
+
+    #[test]
+    fn what_this_model_has_pinned_is_unpinned_when_another_one_has_changed_or_removed_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = [(); 2].map(|()| KeptPrompts::open(Some(dir.path()), &MODEL));
+        one.keep("a", &[1]).unwrap();
+        one.keep("b", &[2]).unwrap();
+        one.keep("c", &[2]).unwrap();
+        assert!(one.take_unnamed(None).is_empty(), "all have names");
+        assert_eq!(other.keep("a", &[3]).unwrap(), Some(vec![1]));
+        assert_eq!(other.remove("b").unwrap(), Some(vec![2]));
+        assert_eq!(one.take_unnamed(None), BTreeSet::from([vec![1]]), "another name has the others");
+        other.remove("c").unwrap();
+        assert_eq!(one.take_unnamed(Some(vec![3])), BTreeSet::from([vec![2]]));
+        assert!(one.take_unnamed(None).is_empty(), "once");
+    }
+
+    #[test]
+    fn a_list_that_could_not_be_read_again_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = KeptPrompts::open(Some(dir.path()), &MODEL);
+        list.keep("a", &[1]).unwrap();
+        // Ten digits and a comma each.
+        let long = vec![Token::MAX; LIST_BYTES_MAX as usize / 11 + 1];
+        let error = list.keep("long", &long).unwrap_err();
+        assert!(matches!(error, Error::KeptTooLong { bytes, bytes_max } if bytes > bytes_max), "{error}");
+        let again = KeptPrompts::open(Some(dir.path()), &MODEL);
+        assert_eq!((again.get("a"), again.get("long")), (Some(vec![1]), None), "what was kept is kept");
     }
 
     #[test]
@@ -270,7 +320,7 @@ mod tests {
             assert_eq!((one.get(&id.to_string()), other.get(&id.to_string())), (tokens.clone(), tokens));
         }
         assert_eq!(one.remove("7").unwrap(), Some(vec![7]));
-        assert!(other.get("7").is_none() && !other.has(&[7]));
+        assert!(other.get("7").is_none() && !other.lock().has(&[7]));
     }
 
     #[test]

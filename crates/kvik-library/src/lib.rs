@@ -35,7 +35,7 @@ pub use kvik_session::AheadMode;
 pub use kvik_text::tools::{OfferedTool, ToolChoice};
 pub use message::{Message, Role, ToolCall};
 pub use model::Model;
-pub use options::{AnswerOptions, DiskOptions, Options, Source};
+pub use options::{AnswerOptions, DiskOptions, Options, REPETITION_PENALTIES, Source};
 pub use prompt::Prompt;
 pub use stats::{DiskStats, Embedding, Explanation, Logits, Stats};
 pub use system::{MemoryPressure, Released};

@@ -151,7 +151,8 @@ impl Model {
     }
 
     /// Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is
-    /// forgotten: in RAM, and on disk, where another process finds it. The previous prompt of the name is unpinned.
+    /// forgotten: in RAM, and on disk, where another process finds it. The previous prompt of the name is unpinned, and so
+    /// is what this model has pinned under names that other models have changed since.
     ///
     /// # Errors
     /// If the prompt cannot be rendered, does not fit in addition to the pinned prompts, or the list cannot be written.
@@ -165,11 +166,11 @@ impl Model {
                 Ok(before) => before,
                 Err(error) => {
                     // Tokens without a name would stay pinned for ever.
-                    self.release(tokens)?;
+                    self.release([tokens])?;
                     return Err(error);
                 }
             };
-            before.map_or(Ok(()), |before| self.release(before))?;
+            self.release(before)?;
             self.state(tokens)
         })
     }
@@ -196,15 +197,22 @@ impl Model {
     /// # Errors
     /// If the list cannot be written.
     pub fn forget_prompt(&self, id: &str) -> Result<bool, Error> {
-        guard(|| match self.core.opened.kept.remove(id)? {
-            None => Ok(false),
-            Some(tokens) => self.release(tokens).map(|()| true),
+        guard(|| {
+            let before = self.core.opened.kept.remove(id)?;
+            let existed = before.is_some();
+            self.release(before).map(|()| existed)
         })
     }
 
     /// Statistics of the engine after its last step.
     pub fn stats(&self) -> Stats {
         self.engine().stats().into()
+    }
+
+    /// True if conversations are stored on the disk; false if they end with the model: without a directory for them, or
+    /// because another process stores its conversations there.
+    pub fn conversations_are_stored(&self) -> bool {
+        self.core.opened.conversations.records.is_some()
     }
 
     /// Maximum tokens of a prompt and its answer together.
@@ -230,10 +238,10 @@ impl Model {
         Ok(KeptState::Kept { tokens, ram_tokens: ram, disk_tokens: disk })
     }
 
-    /// Unpins tokens, unless a name has them.
-    fn release(&self, tokens: Vec<Token>) -> Result<(), Error> {
-        if !self.core.opened.kept.has(&tokens) {
-            self.engine().invalidate(&kept(tokens))?;
+    /// Unpins these tokens, and all that this model has pinned, unless a name has them.
+    fn release(&self, tokens: impl IntoIterator<Item = Vec<Token>>) -> Result<(), Error> {
+        for unnamed in self.core.opened.kept.take_unnamed(tokens) {
+            self.engine().invalidate(&kept(unnamed))?;
         }
         Ok(())
     }

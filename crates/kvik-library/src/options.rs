@@ -1,6 +1,7 @@
 //! Options of a model and of an answer.
 
 use std::fs::File;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use kvik_cache::Token;
@@ -21,6 +22,8 @@ use crate::prompt::Asked;
 const PARALLEL: usize = 4;
 /// Default bytes of disk.
 const DISK_BYTES: u64 = 2 << 30;
+/// Repetition penalties that faces in other languages accept: logits are divided by them.
+pub const REPETITION_PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
 
 /// Source of a model.
 #[derive(Debug)]

@@ -106,7 +106,9 @@ impl ConversationHandle {
     /// Deletes the conversation and its summaries. Later calls of the handle fail.
     pub fn delete(&self) -> Result<(), KvikError> {
         let mut conversation = self.conversation.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(conversation.take().ok_or_else(deleted)?.delete()?)
+        conversation.as_ref().ok_or_else(deleted)?.delete()?;
+        *conversation = None;
+        Ok(())
     }
 }
 

@@ -67,7 +67,9 @@ impl From<Error> for KvikError {
             Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) => KvikError::Disk,
             Error::PromptTooLong { .. } | Error::TextTooLong { .. } => KvikError::PromptTooLong,
             Error::OverBudget { .. } => KvikError::OverBudget,
-            Error::NoRoomToKeep { .. } | Error::TooManyKept { .. } => KvikError::TooManyKept,
+            Error::NoRoomToKeep { .. } | Error::TooManyKept { .. } | Error::KeptTooLong { .. } => {
+                KvikError::TooManyKept
+            }
             Error::BadTools(_) | Error::Tools(_) | Error::TwoForms => KvikError::InvalidArgument,
             Error::Conversation(ConversationError::Busy(_)) => KvikError::Busy,
             Error::Conversation(_) | Error::Memory(_) | Error::Correction(_) | Error::NotForgotten(_) => {

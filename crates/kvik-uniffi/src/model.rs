@@ -70,6 +70,12 @@ impl ModelHandle {
         self.call(|model| Ok(model.conversations().into_iter().map(Into::into).collect()))
     }
 
+    /// True if conversations are stored on the disk; if not, they end with the model: without a directory for them, or
+    /// because another process stores its conversations there.
+    pub fn conversations_are_stored(&self) -> Result<bool, KvikError> {
+        self.call(|model| Ok(model.conversations_are_stored()))
+    }
+
     /// Embedding of a text.
     pub fn embed(&self, text: String) -> Result<Embedding, KvikError> {
         self.call(|model| Ok(model.embed(&text)?.into()))

@@ -1,7 +1,7 @@
 //! Options of a model and of an answer.
 
 use kvik_library::{
-    DiskOptions, KvFormats, MemoryConfig, Options, SamplingOptions, Source, ToolChoice,
+    DiskOptions, KvFormats, MemoryConfig, Options, REPETITION_PENALTIES, SamplingOptions, Source, ToolChoice,
     tool_choice_from_name, tools_from_json,
 };
 
@@ -216,7 +216,7 @@ impl AnswerOptions {
             top_p: positive("top_p", self.top_p)?,
             top_k: counted("top_k", self.top_k)?,
             min_p: positive("min_p", self.min_p)?,
-            repetition_penalty: positive("repetition_penalty", self.repetition_penalty)?,
+            repetition_penalty: self.repetition_penalty.map(repetition_penalty).transpose()?,
             presence_penalty: penalty("presence_penalty", self.presence_penalty)?,
             frequency_penalty: penalty("frequency_penalty", self.frequency_penalty)?,
             penalty_last_n: None,
@@ -242,6 +242,14 @@ fn time_share(share: f64) -> Result<f32, KvikError> {
     match share > 0.0 && share <= 1.0 {
         true => Ok(share as f32),
         false => Err(KvikError::argument("time_share", "must be above 0 and at most 1")),
+    }
+}
+
+fn repetition_penalty(penalty: f64) -> Result<f32, KvikError> {
+    let penalty = penalty as f32;
+    match REPETITION_PENALTIES.contains(&penalty) {
+        true => Ok(penalty),
+        false => Err(KvikError::argument("repetition_penalty", "must be 0.01 to 100; 1 is off")),
     }
 }
 
@@ -291,6 +299,7 @@ mod tests {
             min_tokens: 2,
             temperature: Some(0.0),
             top_k: Some(0),
+            repetition_penalty: Some(0.01),
             presence_penalty: Some(-0.5),
             seed: Some(-1),
             ..AnswerOptions::default()
@@ -300,6 +309,7 @@ mod tests {
         let expect = SamplingOptions {
             temperature: Some(0.0),
             top_k: Some(0),
+            repetition_penalty: Some(0.01),
             presence_penalty: Some(-0.5),
             ..SamplingOptions::NONE
         };
@@ -328,6 +338,9 @@ mod tests {
         for number in [-0.1, f64::NAN] {
             check(AnswerOptions { temperature: Some(number), ..usual() }, "`temperature`");
             check(AnswerOptions { min_p: Some(number), ..usual() }, "`min_p`");
+        }
+        for penalty in [0.0, -1.0, 0.009, 101.0, f64::NAN, f64::INFINITY] {
+            check(AnswerOptions { repetition_penalty: Some(penalty), ..usual() }, "`repetition_penalty`");
         }
         check(AnswerOptions { top_k: Some(-1), ..usual() }, "`top_k`");
         check(AnswerOptions { frequency_penalty: Some(f64::INFINITY), ..usual() }, "`frequency_penalty`");

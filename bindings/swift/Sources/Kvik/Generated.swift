@@ -1090,6 +1090,12 @@ public protocol ModelHandleProtocol: AnyObject, Sendable {
     func conversations() throws  -> [ConversationInfo]
 
     /**
+     * True if conversations are stored on the disk; if not, they end with the model: without a directory for them, or
+     * because another process stores its conversations there.
+     */
+    func conversationsAreStored() throws  -> Bool
+
+    /**
      * Number of tokens of a prompt.
      */
     func countTokens(prompt: Prompt) throws  -> Int64
@@ -1306,6 +1312,19 @@ open func conversations()throws  -> [ConversationInfo]  {
     return try  FfiConverterSequenceTypeConversationInfo.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
         uniffiCallStatus in
     uniffi_kvik_uniffi_fn_method_modelhandle_conversations(
+            self.uniffiCloneHandle(),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * True if conversations are stored on the disk; if not, they end with the model: without a directory for them, or
+     * because another process stores its conversations there.
+     */
+open func conversationsAreStored()throws  -> Bool  {
+    return try  FfiConverterBool.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_modelhandle_conversations_are_stored(
             self.uniffiCloneHandle(),uniffiCallStatus
     )
 })
@@ -5209,6 +5228,9 @@ private let initializationResult: InitializationResult = {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() != 17959) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_conversations_are_stored() != 24371) {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 48707) {

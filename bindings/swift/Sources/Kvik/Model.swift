@@ -77,6 +77,12 @@ public final class Model: Sendable {
         try handle.conversations()
     }
 
+    /// True if conversations are stored on the disk. If not, they end with the model: without a directory for them, or
+    /// because another process stores its conversations there.
+    public func conversationsAreStored() throws -> Bool {
+        try handle.conversationsAreStored()
+    }
+
     /// Tokens of a prompt and its answer together.
     public func contextTokens() throws -> Int64 {
         try handle.contextTokens()

@@ -103,7 +103,7 @@ fn erase_in(
 fn slab(directory: &Directory) -> Option<Slab> {
     let headers = open_private(&directory.headers(), Missing::Fail).ok()?;
     let payloads = open_private(&directory.payloads(), Missing::Fail).ok()?;
-    let superblock = read_superblock(&headers).ok()?;
+    let superblock = read_superblock(&headers).ok()?.ok()?;
     let is_sound = superblock.payload_bytes <= PAYLOAD_BYTES_MAX;
     is_sound.then(|| Slab::new((headers, payloads), superblock.creation, superblock.payload_bytes))
 }

@@ -211,8 +211,8 @@ impl Store {
     /// already, it is opened for reading, at once.
     ///
     /// # Errors
-    /// If files cannot be created, or if no block would fit. The content of existing files is never an error: files that
-    /// cannot be read are replaced.
+    /// If the system fails to open, read or create files, or if no block would fit. The content of existing files is never
+    /// an error: files that hold something else are replaced.
     pub fn open(config: &StoreConfig, wake: impl Fn() + Send + Sync + 'static) -> Result<Opened, StoreError> {
         let geometry = geometry(config)?;
         let directory = Directory::new(&config.dir, &geometry.fingerprint);

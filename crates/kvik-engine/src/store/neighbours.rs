@@ -53,7 +53,7 @@ pub(super) fn content_keys(own: &Directory, model: &[u8; 32]) -> Vec<(Relation, 
     let mut unread = CONTENT_KEYS_MAX;
     for store in neighbours(own).iter().rev() {
         let Ok(headers) = open_private(&store.headers(), Missing::Fail) else { continue };
-        let Ok(superblock) = read_superblock(&headers) else { continue };
+        let Ok(Ok(superblock)) = read_superblock(&headers) else { continue };
         let relation = match superblock.model == *model {
             true => Relation::OtherKvFormat,
             false => Relation::OtherModel,

@@ -1,9 +1,10 @@
-//! Opening a store: recovers intact headers from existing files, or creates new files.
+//! Opening a store: recovers intact headers from existing files, or creates new files. Files that the system fails to
+//! open or read stay as they are, since they may hold a store.
 //!
 //! The headers are one contiguous file, read once from front to back: 300,000 of them are 77 MB.
 //! Payloads are not read here; each is verified when it is read.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
@@ -30,6 +31,15 @@ pub(super) struct Geometry {
     pub(super) slots: u32,
 }
 
+/// Why existing files are not used.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    /// There are none, or they hold something else, for this reason.
+    Replaceable(Option<String>),
+    /// The system fails: what they hold is not known.
+    Failed(StoreError),
+}
+
 /// An opened store.
 #[derive(Debug)]
 pub(super) struct Recovered {
@@ -45,7 +55,8 @@ pub(super) struct Recovered {
 /// Opens the files in `directory`, or creates them. The caller holds the lock.
 ///
 /// # Errors
-/// Only if files cannot be created: existing files are used or replaced, whatever bytes they hold.
+/// Only if the system fails to open, read or create files: existing files are used or replaced, whatever bytes they
+/// hold.
 pub(super) fn open(directory: &Directory, geometry: &Geometry) -> Result<Recovered, StoreError> {
     directory.create()?;
     match open_existing(directory, geometry) {
@@ -55,7 +66,8 @@ pub(super) fn open(directory: &Directory, geometry: &Geometry) -> Result<Recover
             slab.log.skip(&slab.headers);
             Ok(read_records(slab, geometry))
         }
-        Err(reason) => {
+        Err(Unusable::Failed(error)) => Err(error),
+        Err(Unusable::Replaceable(reason)) => {
             let notes =
                 reason.map(|reason| format!("disk cache {}: {reason}; starting empty", directory.name()));
             let written = vec![false; geometry.slots as usize];
@@ -65,26 +77,36 @@ pub(super) fn open(directory: &Directory, geometry: &Geometry) -> Result<Recover
     }
 }
 
-/// The existing files if they have the layout; otherwise the reason, or `None` if there are none.
-pub(super) fn open_existing(directory: &Directory, geometry: &Geometry) -> Result<Slab, Option<String>> {
-    let open = |path: &Path| {
-        open_private(path, Missing::Fail).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => None,
-            _ => Some(format!("{} cannot be opened ({error})", path.display())),
-        })
-    };
-    let headers = open(&directory.headers())?;
-    let payloads = open(&directory.payloads())?;
-    let found = read_superblock(&headers).map_err(|reason| {
-        Some(match reason {
-            SuperblockError::Unknown => "the file is not a disk cache of kvik, or is damaged".to_owned(),
-            SuperblockError::Version(version) => format!("the file is of format version {version}"),
-        })
+/// The existing files if they have the layout.
+pub(super) fn open_existing(directory: &Directory, geometry: &Geometry) -> Result<Slab, Unusable> {
+    let headers = open_file(&directory.headers())?;
+    let payloads = open_file(&directory.payloads())?;
+    let failed = |error| Unusable::Failed(StoreError::io(&directory.headers())(error));
+    let found = read_superblock(&headers).map_err(failed)?;
+    let found = found.map_err(|reason| match reason {
+        SuperblockError::Unknown => replaceable("the file is not a disk cache of kvik, or is damaged"),
+        SuperblockError::Version(version) => replaceable(&format!("the file is of format version {version}")),
     })?;
     if (found.fingerprint, found.payload_bytes) != (geometry.fingerprint, geometry.payload_bytes) {
-        return Err(Some("the file is of another model or has blocks of another size".to_owned()));
+        return Err(replaceable("the file is of another model or has blocks of another size"));
     }
     Ok(Slab::new((headers, payloads), found.creation, found.payload_bytes))
+}
+
+fn open_file(path: &Path) -> Result<File, Unusable> {
+    open_private(path, Missing::Fail).map_err(|error| {
+        // A link, a folder or a pipe at this path is no file of a store.
+        let is_other = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
+        match error.kind() {
+            io::ErrorKind::NotFound => Unusable::Replaceable(None),
+            _ if is_other => replaceable(&format!("{} cannot be opened ({error})", path.display())),
+            _ => Unusable::Failed(StoreError::io(path)(error)),
+        }
+    })
+}
+
+fn replaceable(reason: &str) -> Unusable {
+    Unusable::Replaceable(Some(reason.to_owned()))
 }
 
 /// Truncates a longer file to `length`. A failure wastes disk space and is otherwise harmless.
@@ -95,10 +117,16 @@ fn truncate(file: &File, length: u64) {
 }
 
 /// Reads and checks the first bytes of a file of headers.
-pub(super) fn read_superblock(headers: &File) -> Result<Superblock, SuperblockError> {
+///
+/// # Errors
+/// If the system fails to read them; a file that is too short has no superblock.
+pub(super) fn read_superblock(headers: &File) -> io::Result<Result<Superblock, SuperblockError>> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
-    read_exact_at(headers, &mut bytes, 0).map_err(|_| SuperblockError::Unknown)?;
-    Superblock::decode(&bytes)
+    match read_exact_at(headers, &mut bytes, 0) {
+        Ok(()) => Ok(Superblock::decode(&bytes)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Err(SuperblockError::Unknown)),
+        Err(error) => Err(error),
+    }
 }
 
 /// Creates new files, replacing existing ones.

@@ -7,6 +7,10 @@ use crate::common::{drawn, endless, greedy, model, options};
 use kvik_library::{
     Conversation, ConversationError, CorrectionError, Error, Finish, MemoryConfig, Message, Model, Options,
 };
+use kvik_memory::conversations::Conversations;
+use kvik_memory::deletions::Deletions;
+use kvik_memory::records::Records;
+use serde_json::Value;
 
 /// Tokens of a context that a few turns fill.
 const SMALL: usize = 1024;
@@ -55,6 +59,16 @@ fn soon(mut is_so: impl FnMut() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     false
+}
+
+/// The records of a directory that no model has open.
+fn records(dir: &Path) -> Records {
+    Records::open(dir, Duration::ZERO).unwrap()
+}
+
+/// Number of stored summaries.
+fn summaries(records: &Records) -> usize {
+    records.named_table::<Value>("summaries").all_from("").unwrap().records.len()
 }
 
 #[test]
@@ -108,6 +122,40 @@ fn an_answer_that_has_no_end_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_cancelled_answer_that_was_read_to_its_end_frees_its_conversation() {
+    let model = model();
+    let conversation = model.conversation("trip");
+    let mut cancelled = conversation.say(&[Message::user("Tell me a story.")], &endless(1)).unwrap();
+    assert!(cancelled.next().unwrap().is_ok());
+    cancelled.cancel();
+    while cancelled.next().is_some() {}
+    assert_eq!(cancelled.report().unwrap().finish, Finish::Cancelled);
+    // While the answer lives.
+    say(&conversation, "Hello.");
+    assert_eq!(conversation.messages().unwrap().len(), 2);
+    drop(cancelled);
+}
+
+#[test]
+fn a_turn_is_stored_by_the_call_that_reports_its_end_and_not_when_it_was_cancelled_before() {
+    let model = model();
+    for cancels in [true, false] {
+        let (conversation, before) = (model.conversation("trip"), model.stats().generated_tokens);
+        let mut answer = conversation.say(&[Message::user("Who are you?")], &greedy(8)).unwrap();
+        let is_generated = || model.stats().generated_tokens > before && model.stats().running == 0;
+        assert!(soon(is_generated));
+        assert!(!answer.next_arrived().unwrap().is_empty());
+        assert!(conversation.messages().is_err(), "pieces are out, and the end is not");
+        if cancels {
+            answer.cancel();
+        }
+        assert!(answer.next_arrived().unwrap().is_empty());
+        let is_cancelled = answer.report().unwrap().finish == Finish::Cancelled;
+        assert_eq!((is_cancelled, conversation.messages().is_err()), (cancels, cancels));
+    }
+}
+
+#[test]
 fn it_goes_on_beyond_the_context_and_what_is_remembered_can_be_read_and_corrected() {
     let dir = tempfile::tempdir().unwrap();
     let model = remembering(dir.path());
@@ -152,6 +200,67 @@ fn it_is_renamed_taken_back_and_deleted_with_all_that_is_remembered() {
 }
 
 #[test]
+fn what_a_closed_model_remembers_is_deleted_by_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    // The second one has read the summaries before there were any.
+    let (first, second) = (remembering(dir.path()), remembering(dir.path()));
+    for name in ["bus", "train"] {
+        let conversation = first.conversation(name);
+        say(&conversation, &format!("I go by {name}."));
+        until_remembered(&conversation);
+    }
+    first.close().unwrap();
+    second.conversation("bus").delete().unwrap();
+    second.conversation("train").take_back(1).unwrap();
+    second.close().unwrap();
+    assert_eq!(summaries(&records(dir.path())), 0);
+}
+
+#[test]
+fn a_deletion_that_a_kill_has_interrupted_is_completed_by_the_next_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = remembering(dir.path());
+    until_remembered(&first.conversation("bus"));
+    first.close().unwrap();
+    {
+        // As if the process had been killed between the messages and their summaries.
+        let records = records(dir.path());
+        let deletions = Deletions::open(Some(&records));
+        let list = Conversations::open_deleting(Some(&records), None, deletions);
+        list.hold("default", "bus").unwrap().delete().unwrap();
+        assert!(summaries(&records) > 0);
+    }
+    remembering(dir.path()).close().unwrap();
+    let records = records(dir.path());
+    assert_eq!((summaries(&records), Deletions::open(Some(&records)).all().len()), (0, 0));
+}
+
+#[test]
+fn a_conversation_that_cannot_be_read_can_be_deleted_and_taken_back_to_what_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = opened(dir.path());
+    for name in ["trip", "cake"] {
+        say(&model.conversation(name), "Hello.");
+        say(&model.conversation(name), "And now?");
+    }
+    let ids: Vec<String> = model.conversations().into_iter().map(|info| info.id).collect();
+    model.close().unwrap();
+    let keys: Vec<String> = ids.iter().map(|id| format!("said\0default\0{id}\0{:08}", 3)).collect();
+    let keys = keys.iter().map(String::as_str);
+    let damaged = records(dir.path()).table::<u64>("conversations");
+    damaged.change(keys, |_, _| Some(7)).unwrap();
+    drop(damaged);
+    let model = opened(dir.path());
+    let (trip, cake) = (model.conversation("trip"), model.conversation("cake"));
+    let unreadable = trip.messages().unwrap_err();
+    assert!(matches!(unreadable, Error::Conversation(ConversationError::Damaged(_))), "{unreadable}");
+    trip.take_back(2).unwrap();
+    assert_eq!(trip.messages().unwrap().len(), 2);
+    cake.delete().unwrap();
+    assert_eq!(model.conversations().len(), 1);
+}
+
+#[test]
 fn in_the_background_nothing_is_summarised_and_the_next_turn_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let model = remembering(dir.path());
@@ -188,6 +297,29 @@ fn a_conversation_of_a_closed_model_is_at_rest() {
     assert!(conversation.say(&[Message::user("Hello?")], &greedy(4)).is_err());
     assert!(conversation.messages().is_err());
     assert_eq!(opened(dir.path()).conversation("trip").messages().unwrap().len(), 2);
+}
+
+#[test]
+fn a_closed_model_frees_its_directory_although_an_answer_is_unread() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = opened(dir.path());
+    let trip = model.conversation("trip");
+    let mut unread = trip.say(&[Message::user("Tell me a story.")], &endless(1)).unwrap();
+    assert!(unread.next().unwrap().is_ok());
+    model.close().unwrap();
+    drop(records(dir.path()));
+    let again = opened(dir.path());
+    assert!(again.conversations_are_stored());
+    assert_eq!(unread.finish().unwrap().1.finish, Finish::Cancelled);
+    say(&again.conversation("trip"), "Hello.");
+}
+
+#[test]
+fn a_model_says_whether_its_conversations_are_stored() {
+    assert!(!model().conversations_are_stored());
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (opened(dir.path()), opened(dir.path()));
+    assert!(one.conversations_are_stored() && other.conversations_are_stored(), "they share the directory");
 }
 
 #[test]

@@ -64,6 +64,24 @@ fn what_only_a_kept_prompt_needs_is_dropped_with_it() {
 }
 
 #[test]
+fn what_another_model_has_changed_under_a_name_is_unpinned_by_the_one_that_had_pinned_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (model_on(dir.path()), model_on(dir.path()));
+    let prompts = [20, 21, 22, 23].map(|seed| text(seed, 100));
+    first.keep_prompt("a", prompts[0].as_str()).unwrap();
+    first.keep_prompt("b", prompts[1].as_str()).unwrap();
+    second.keep_prompt("a", prompts[2].as_str()).unwrap();
+    assert!(second.forget_prompt("b").unwrap());
+    first.keep_prompt("c", prompts[3].as_str()).unwrap();
+    for prompt in &prompts[..2] {
+        let explained = first.explain(prompt.as_str()).unwrap();
+        assert!(explained.known_tokens < 16, "{explained:?}");
+    }
+    assert!(first.is_kept("c", prompts[3].as_str()).unwrap().is_warm());
+    assert!(second.is_kept("a", prompts[2].as_str()).unwrap().is_warm());
+}
+
+#[test]
 fn a_second_model_reads_the_disk_of_the_first_and_takes_over_when_that_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = (model_on(dir.path()), model_on(dir.path()));

@@ -86,20 +86,12 @@ impl<H: Host> Memory<H> {
         Some(Remembered { summary, messages })
     }
 
-    /// Deletes the summaries that cover the message `from` or a later one, cancels work on them, and waits for the
-    /// disk. A conversation with the same beginning that continues gets new summaries.
+    /// Deletes the summaries with these identities, cancels work on them, and waits for the disk. Summaries that were made
+    /// with other bounds are found too, even if the bounds do not fit the context. A conversation with the same beginning
+    /// that continues gets new summaries.
     ///
     /// # Errors
     /// If summaries may still be on the disk.
-    pub fn forget_from(&self, tenant: &str, messages: &[Value], from: usize) -> Result<(), NotDeleted> {
-        self.forget(tenant, &chain_behind(tenant, messages, from))
-    }
-
-    /// Deletes the summaries with these identities. Summaries that were made with other bounds are found too, even if
-    /// the bounds do not fit the context.
-    ///
-    /// # Errors
-    /// As [`forget_from`](Memory::forget_from).
     pub fn forget(&self, tenant: &str, chain: &BTreeSet<ChainId>) -> Result<(), NotDeleted> {
         self.latest.forget(tenant, chain, &self.book);
         self.book.is_deleted(tenant, chain)

@@ -3,6 +3,8 @@
 //! ```text
 //! open ── an error of the file system ──► broken ── the next access reopens it ──► open
 //!                                            └── within a pause after a failed attempt, accesses are refused
+//!
+//! open or broken ── its owner closes it ──► closed, for ever: handles that are left are refused
 //! ```
 //!
 //! A database that has met one error of its file answers every later call with that error, so it is reopened, which
@@ -11,13 +13,13 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 
 use super::holder::HolderFile;
-use super::{FILE_PLACES, FileTurns, GiveWay, RecordsError, create_at, open_at};
+use super::{FILE_PLACES, FileTurns, GiveWay, LOCK_RETRY, LOCK_WAIT, RecordsError, create_at, open_at};
 
 /// Pause between two attempts to reopen the file: reopening reads all of it.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -26,8 +28,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 type Reopen = Box<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>;
 
 pub(super) struct RecordsFile {
-    /// Dropped first: whoever opens the file next writes its own.
-    holder: Option<HolderFile>,
+    /// Dropped first: whoever opens the file next writes its own. `None` for a file that has no path, or is closed.
+    holder: Mutex<Option<HolderFile>>,
     opened: RwLock<Opened>,
     turns: FileTurns,
     /// `None` for a database in memory.
@@ -37,8 +39,10 @@ pub(super) struct RecordsFile {
 }
 
 struct Opened {
-    /// `None` while it cannot be opened.
+    /// `None` while it cannot be opened, and when it is closed.
     database: Option<Database>,
+    /// True if nothing opens it again.
+    is_closed: bool,
     /// Start and cause of the current fault.
     fault: Option<(Instant, String)>,
     /// Time of the last attempt to reopen it.
@@ -64,16 +68,23 @@ impl RecordsFile {
     }
 
     fn with(database: Database, path: Option<PathBuf>, reopen: Option<Reopen>) -> RecordsFile {
-        let opened = Opened { database: Some(database), fault: None, tried: None };
-        let holder = path.as_deref().map(HolderFile::of);
+        let opened = Opened { database: Some(database), is_closed: false, fault: None, tried: None };
+        let holder = Mutex::new(path.as_deref().map(HolderFile::of));
         RecordsFile { holder, opened: RwLock::new(opened), turns: FileTurns::new(FILE_PLACES), path, reopen }
     }
 
     /// Announces that the file is about to be closed.
     pub(super) fn leave(&self) {
-        if let Some(holder) = &self.holder {
-            holder.remove();
-        }
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Closes the file, whoever has a handle to it. Calls that run end first.
+    pub(super) fn close(&self) {
+        self.leave();
+        // A file system that hangs keeps the file open, as it keeps the threads that wait for it.
+        let Some(mut opened) = self.write_within(LOCK_WAIT) else { return };
+        opened.is_closed = true;
+        opened.database = None;
     }
 
     /// Runs an operation on the database, which may block for as long as the file system does.
@@ -131,7 +142,8 @@ impl RecordsFile {
             return Ok(());
         }
         let mut opened = self.write();
-        let Some(reopen) = self.reopen.as_ref().filter(|_| opened.fault.is_some()) else { return Ok(()) };
+        let is_broken = opened.fault.is_some() && !opened.is_closed;
+        let Some(reopen) = self.reopen.as_ref().filter(|_| is_broken) else { return Ok(()) };
         if opened.tried.is_some_and(|tried| tried.elapsed() < PAUSE) {
             return Err(opened.unavailable());
         }
@@ -160,7 +172,7 @@ impl RecordsFile {
             return;
         }
         let mut opened = self.write();
-        if opened.fault.is_none() {
+        if opened.fault.is_none() && !opened.is_closed {
             tracing::warn!(
                 "{} cannot be read or written: {error}; what needs it is refused until it can be, see whether the disk is full",
                 self.name()
@@ -180,6 +192,18 @@ impl RecordsFile {
 
     fn write(&self) -> RwLockWriteGuard<'_, Opened> {
         self.opened.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_within(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, Opened>> {
+        let start = Instant::now();
+        loop {
+            match self.opened.try_write() {
+                Ok(opened) => return Some(opened),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if start.elapsed() >= patience => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY),
+            }
+        }
     }
 }
 
@@ -233,5 +257,29 @@ impl RecordsError {
             RecordsError::Unavailable(_) => true,
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::{Records, Table};
+
+    #[test]
+    fn a_closed_file_is_free_for_others_and_refuses_the_handles_that_are_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let left: Table<u64> = first.table("numbers");
+        left.change(["a"], |_, _| Some(1)).unwrap();
+        first.close();
+        let second = Records::open(dir.path(), Duration::ZERO).unwrap();
+        // The second call would open a file again that had failed.
+        for _ in 0..2 {
+            assert!(matches!(left.all_from(""), Err(RecordsError::Unavailable(_))));
+            assert!(matches!(left.change(["a"], |_, _| Some(2)), Err(RecordsError::Unavailable(_))));
+        }
+        drop((first, left));
+        assert_eq!(Records::holder(dir.path()), Some(std::process::id()), "the second's");
+        assert_eq!(second.table::<u64>("numbers").all_from("").unwrap().records, [("a".to_owned(), 1)]);
     }
 }

@@ -26,16 +26,12 @@ impl HolderFile {
         }
         HolderFile(path)
     }
-
-    /// Removes the file: the records will be free soon.
-    pub(super) fn remove(&self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 impl Drop for HolderFile {
+    /// The records will be free soon.
     fn drop(&mut self) {
-        self.remove();
+        let _ = fs::remove_file(&self.0);
     }
 }
 

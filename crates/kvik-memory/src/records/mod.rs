@@ -171,6 +171,11 @@ impl Records {
         self.file.leave();
     }
 
+    /// Closes the file for all handles, whose calls fail from here on: another one may open it.
+    pub fn close(&self) {
+        self.file.close();
+    }
+
     /// A copy, in memory, of the records in `folder`; `None` without a file. Changes nothing there, and
     /// locks the file only while reading it.
     pub fn copy(folder: &Path) -> Result<Option<Records>, RecordsError> {

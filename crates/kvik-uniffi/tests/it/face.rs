@@ -176,6 +176,24 @@ fn a_conversation_goes_on_until_it_is_deleted_or_its_model_closed() {
 }
 
 #[test]
+fn a_conversation_that_could_not_be_deleted_goes_on() {
+    let model = model(None);
+    assert_eq!(model.conversations_are_stored(), Ok(false));
+    let said = |text| vec![message(Role::User, text)];
+    let conversation = model.conversation("cats".to_owned()).unwrap();
+    read(&conversation.say(said("My cat is called Minka."), at_most(12)).unwrap());
+    let answer = conversation.say(said("Tell me a story."), endless()).unwrap();
+    answer.next().unwrap();
+    assert!(matches!(conversation.delete(), Err(KvikError::Busy(_))));
+    answer.cancel();
+    read(&answer);
+    assert_eq!(conversation.messages().unwrap().len(), 2);
+    conversation.delete().unwrap();
+    let error = conversation.messages().unwrap_err().to_string();
+    assert!(error.contains("was deleted"), "{error}");
+}
+
+#[test]
 fn answers_have_the_form_that_is_asked_for() {
     let model = model(None);
     let constraint = Some(Constraint::Regex { regex: "(now|later|never)".to_owned() });

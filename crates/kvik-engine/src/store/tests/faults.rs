@@ -1,8 +1,11 @@
 //! Disks that are full, read-only or removed, and paths that are links.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
 use crate::stats::DiskRole;
@@ -73,6 +76,29 @@ fn a_store_needs_a_writable_directory() {
         assert!(error.to_string().contains(root.to_str().unwrap()), "{error}");
     }
     assert_eq!(fs::read_to_string(file).unwrap(), "mine");
+}
+
+/// A process that has too many files open is an example of a system that fails for a moment.
+#[test]
+fn files_that_the_system_does_not_open_stay_as_they_are() {
+    let scene = Scene::filled(3);
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "store::tests::faults::few_files_child"]);
+    let output = child.env(CHILD_DIR, &scene.config.dir).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(scene.survivors().len(), 3);
+}
+
+/// The child of the test above; does nothing by itself.
+#[test]
+fn few_files_child() {
+    let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
+    // The lowest free number is for the lock, and none is left for the headers.
+    let free = fs::File::open("/dev/null").unwrap().as_raw_fd();
+    let limit = u64::try_from(free).unwrap() + 1;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(limit), ..getrlimit(Resource::Nofile) }).unwrap();
+    let error = open(&config(Path::new(&dir), 3)).unwrap_err();
+    assert!(matches!(&error, StoreError::Io { path, .. } if path.ends_with("headers")), "{error}");
 }
 
 #[test]

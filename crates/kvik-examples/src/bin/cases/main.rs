@@ -226,6 +226,7 @@ impl Failure {
             | Error::OverBudget { .. }
             | Error::NoRoomToKeep { .. }
             | Error::TooManyKept { .. }
+            | Error::KeptTooLong { .. }
             | Error::BadTools(_)
             | Error::Tools(_)
             | Error::TwoForms

@@ -2,10 +2,12 @@ package dev.kvik
 
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.awaitCancellation
+import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.coroutineScope
 import kotlinx.coroutines.currentCoroutineContext
 import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.buffer
 import kotlinx.coroutines.flow.channelFlow
 import kotlinx.coroutines.flow.emitAll
 import kotlinx.coroutines.flow.flow
@@ -47,11 +49,14 @@ internal fun floats(bytes: ByteArray): FloatArray {
     return FloatArray(numbers.remaining()).also { numbers.get(it) }
 }
 
-/** An answer as a flow: read on a thread that may block, while pieces and the report arrive where they are collected. */
+/**
+ * An answer as a flow: read on a thread that may block, while pieces and the report arrive where they are collected. It is
+ * not read ahead of its collector, since the call that reads the end of a conversation's answer stores the turn.
+ */
 internal fun stream(onReport: (Report) -> Unit, ask: () -> AnswerHandle): Flow<Piece> = flow {
     lateinit var report: Report
     val pieces = channelFlow { report = ask().read { send(it) } }
-    emitAll(pieces.flowOn(Dispatchers.IO))
+    emitAll(pieces.buffer(Channel.RENDEZVOUS).flowOn(Dispatchers.IO))
     onReport(report)
 }
 

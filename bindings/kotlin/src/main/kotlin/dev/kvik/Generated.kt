@@ -705,6 +705,8 @@ internal object IntegrityCheckingUniffiLib {
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_conversations(
     ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_modelhandle_conversations_are_stored(
+    ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens(
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_embed(
@@ -809,6 +811,8 @@ internal object UniffiLib {
     ): Long
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_conversations(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_conversations_are_stored(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): Byte
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens(`ptr`: Long,`prompt`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): Long
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_embed(`ptr`: Long,`text`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
@@ -1001,6 +1005,9 @@ private fun uniffiCheckApiChecksums(lib: IntegrityCheckingUniffiLib) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() and 0xFFFF) != 17959) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations_are_stored() and 0xFFFF) != 24371) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() and 0xFFFF) != 48707) {
@@ -2306,6 +2313,12 @@ public interface ModelHandleInterface {
     fun `conversations`(): List<ConversationInfo>
 
     /**
+     * True if conversations are stored on the disk; if not, they end with the model: without a directory for them, or
+     * because another process stores its conversations there.
+     */
+    fun `conversationsAreStored`(): kotlin.Boolean
+
+    /**
      * Number of tokens of a prompt.
      */
     fun `countTokens`(`prompt`: Prompt): kotlin.Long
@@ -2541,6 +2554,24 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
     callWithHandle {
     uniffiRustCallWithError(KvikException) { _status ->
     UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations(
+        it,
+        _status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * True if conversations are stored on the disk; if not, they end with the model: without a directory for them, or
+     * because another process stores its conversations there.
+     */
+    @Throws(KvikException::class)override fun `conversationsAreStored`(): kotlin.Boolean {
+            return FfiConverterBoolean.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations_are_stored(
         it,
         _status)
 }

@@ -101,6 +101,12 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
     /** All conversations, the most recently changed first. */
     val conversations: List<ConversationInfo> get() = handle.conversations()
 
+    /**
+     * True if conversations are stored on the disk. If not, they end with the model: without a directory for them, or
+     * because another process stores its conversations there.
+     */
+    val conversationsAreStored: Boolean get() = handle.conversationsAreStored()
+
     /** Embedding of a text: a vector of length 1. */
     suspend fun embed(text: String): FloatArray = withContext(Dispatchers.IO) { floats(handle.embed(text).vector) }
 
