@@ -111,15 +111,34 @@ def write_twice(server, question="Who wrote the letter?", **options):
     wait_until(lambda: server.metric("kvik_remote_blocks_written_total") > 0 and server.metric("kvik_remote_writes_pending") == 0)
 
 
+# On a machine with other work, a read may be expected to take longer than computing, or come too late.
+IN_A_HURRY = ("remote_failed", "remote_slower")
+PLACES = ("river", "lake", "hill", "forest", "bridge")
+
+
+def fetched(one, other, places=PLACES):
+    """What a node answers to a prompt of which the store has what another node has used twice; and the prompt."""
+    for place in places:
+        system = SYSTEM.replace("river", place)
+        written = one.metric("kvik_remote_blocks_written_total")
+        write_twice(one, system=system)
+        wait_until(lambda: one.metric("kvik_remote_blocks_written_total") > written)
+        wait_until(lambda: one.metric("kvik_remote_writes_pending") == 0)
+        answer = ask(other, "What grows in the garden?", system=system)
+        if report(answer)["reason"] not in IN_A_HURRY:
+            break
+    return answer, system
+
+
 def test_what_one_node_has_used_twice_another_does_not_compute(store, key):
     with nodes(2, store, key) as (one, other), Server(*CONTEXT) as alone:
-        write_twice(one)
-        wait_until(lambda: is_up(other))
-        answer = ask(other, "What grows in the garden?")
-        tokens = report(answer)["by_tier"]["remote"]
-        assert tokens >= 0.8 * report(answer)["cached_tokens"] > 64
-        assert answer["choices"][0]["message"] == ask(alone, "What grows in the garden?")["choices"][0]["message"]
-        assert "remote" not in report(ask(other, "What grows in the garden?"))["by_tier"], "now it is in memory"
+        wait_until(lambda: is_up(one) and is_up(other))
+        answer, system = fetched(one, other)
+        tokens = report(answer)["by_tier"].get("remote", 0)
+        assert tokens >= 0.8 * report(answer)["cached_tokens"] > 64, report(answer)
+        again, computed = (ask(server, "What grows in the garden?", system=system) for server in (other, alone))
+        assert answer["choices"][0]["message"] == computed["choices"][0]["message"]
+        assert "remote" not in report(again)["by_tier"], "now it is in memory"
         assert other.metric("kvik_remote_corrupt_total") == 0
 
 
@@ -175,10 +194,8 @@ def test_a_store_that_dies_costs_no_answer_and_is_found_again(key):
         with Redis(port):
             wait_until(lambda: is_up(other), seconds=60)
             write_twice(one, "Where is the river?")
-            other_system = SYSTEM.replace("river", "lake")
-            write_twice(one, "Where is the lake?", system=other_system)
-            found = report(ask(other, "And the garden?", system=other_system))
-            assert found["by_tier"].get("remote", 0) > 64
+            answer, _ = fetched(one, other, PLACES[1:])
+            assert report(answer)["by_tier"].get("remote", 0) > 64, report(answer)
 
 
 def test_nothing_of_a_prompt_is_readable_in_the_store(key, tmp_path):

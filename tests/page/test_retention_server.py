@@ -22,6 +22,10 @@ def test_the_server_takes_every_policy_that_is_offered(page, server):
         name, *options = policy.split(",")
         retain = {"policy": name, "keep": 0.5, "budget": "head"} | dict(option.split("=") for option in options)
         answer = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 1, "kvik": {"retain": retain}})
+        if name == "gated":
+            # This model has no gates, and the answer says how it gets them.
+            assert answer.status == 400 and "kvik eval --calibrate" in answer.text, answer.text
+            continue
         assert answer.status == 200, (policy, answer.text)
         assert answer.json["kvik"]["retain"]["policy"].startswith(name)
     for budget in choices[1]:
