@@ -536,7 +536,8 @@ enum KvikStatus kvik_say(const struct KvikModel *model,
  * # Safety
  * `model` is an open handle, `stored` null or writable.
  */
-enum KvikStatus kvik_conversations_are_stored(const struct KvikModel *model, bool *stored);
+enum KvikStatus kvik_conversations_are_stored(const struct KvikModel *model,
+                                              bool *stored);
 
 /**
  * Writes all conversations, the most recently changed first: a JSON array of `{"id", "name", "created_s", "updated_s",

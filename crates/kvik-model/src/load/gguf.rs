@@ -49,8 +49,8 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         let expected = format!("the key length, {head_dim}");
         return Err(ConfigError::new(&keys.key("attention.value_length"), value_dim, expected));
     }
-    unsupported::refuse(&keys, &config)?;
     check_config(&config, |key| keys.name_in_file(key))?;
+    unsupported::refuse(&keys, &config)?;
     Ok(config)
 }
 

@@ -25,7 +25,7 @@ use crate::{
         guard,
         keys::Caller,
         life,
-        shelf::{Listed, OpenModel, Shelf, Unaddressed},
+        shelf::{Listed, OpenModel, Shelf, addressed::Unaddressed},
         state::App,
     },
     described::JsonSchema,

@@ -10,7 +10,7 @@
 //! A model's cache is written to disk before the model is unloaded, so it is warm when reloaded. Models can be added
 //! and removed while the server runs: `Shelf::reload`.
 
-mod addressed;
+pub(crate) mod addressed;
 mod catalogue;
 mod changes;
 mod forget;
@@ -34,7 +34,6 @@ use super::{keys::Caller, life::is_stuck, server::Server, state::App};
 use crate::{accounts::tenants::Tenants, http::error::ApiError};
 use kvik_serving::{HostText, ModelCard, handle::Handle};
 
-pub(crate) use addressed::Unaddressed;
 pub use catalogue::{Catalogue, Described, Entry, Listed, LoadModel, ModelFile};
 pub(crate) use lease::Lease;
 pub(crate) use pull::{Pull, PulledFile};

@@ -194,8 +194,7 @@ fn converse(chat: &mut TerminalChat) -> anyhow::Result<()> {
     editor.close();
     ensure!(
         !is_cut,
-        "the input ends in a text that three quotes (\"\"\") begin and none end, which is not asked; end it with three \
-         quotes"
+        "the input ends in a text that three quotes begin and none end, which is not asked; end it with three quotes"
     );
     Ok(())
 }
