@@ -334,7 +334,7 @@ impl Iterator for Parts {
             tokens += prompt.len();
             prompts.push(prompt);
         }
-        (!prompts.is_empty()).then(|| Ok(NotedPrompts { salt: self.salt, prompts }))
+        (!prompts.is_empty()).then_some(Ok(NotedPrompts { salt: self.salt, prompts }))
     }
 }
 
