@@ -2,6 +2,7 @@
 
 use std::{cell::Cell, path::PathBuf};
 
+use anyhow::ensure;
 use kvik_memory::records::private::create_private_folder;
 use rustyline::{
     Cmd, Editor, Helper, KeyCode, KeyEvent, Modifiers,
@@ -57,9 +58,13 @@ impl LineEditor {
         }
     }
 
-    /// Whether a text in three quotes had begun when the input ended, which is then lost.
-    pub(super) fn is_cut(&self) -> bool {
-        self.editor.helper().is_some_and(|lines| lines.is_open.get())
+    /// Refuses an input that ended in a text in three quotes, which is then lost.
+    pub(super) fn check_end(&self) -> anyhow::Result<()> {
+        ensure!(
+            !self.editor.helper().is_some_and(|lines| lines.is_open.get()),
+            "the input ends in a text that three quotes begin and none end, which is not asked; end it with three quotes"
+        );
+        Ok(())
     }
 
     /// Saves the history; a failure is only reported.

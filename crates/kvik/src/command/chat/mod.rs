@@ -21,7 +21,6 @@ mod tests;
 
 use std::{io::IsTerminal, time::Duration};
 
-use anyhow::ensure;
 use clap::Args;
 use kvik_memory::records::Records;
 
@@ -190,11 +189,7 @@ fn converse(chat: &mut TerminalChat) -> anyhow::Result<()> {
         }
         turn.end(is_piped);
     }
-    let is_cut = is_piped && editor.is_cut();
+    let end = if is_piped { editor.check_end() } else { Ok(()) };
     editor.close();
-    ensure!(
-        !is_cut,
-        "the input ends in a text that three quotes begin and none end, which is not asked; end it with three quotes"
-    );
-    Ok(())
+    end
 }
