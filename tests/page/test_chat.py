@@ -210,10 +210,14 @@ def test_settings_of_one_tab_leave_those_of_another(open_page, conversation):
     first = open_page(f"#/chat/{ids[0]}")
     second = open_page(f"#/chat/{ids[1]}", context=first.context)
     set_temperature(first, "0.72")
+    # Tabs are processes, and what one keeps reaches the other a moment later.
+    second.wait_for_function("id => localStorage['kvik.settings']?.includes(id)", arg=ids[0])
     set_temperature(second, "1.01")
+    first.wait_for_function("id => localStorage['kvik.settings']?.includes(id)", arg=ids[1])
     kept_settings = json.loads(first.evaluate("localStorage['kvik.settings']"))
     assert kept_settings == {ids[0]: {"temperature": 0.72}, ids[1]: {"temperature": 1.01}}
     set_temperature(first, "")
+    first.wait_for_function("id => !localStorage['kvik.settings'].includes(id)", arg=ids[0], timeout=5000)
     assert json.loads(first.evaluate("localStorage['kvik.settings']")) == {ids[1]: {"temperature": 1.01}}
 
 
