@@ -259,7 +259,7 @@ fn project_qkv(
     {
         warm(q, &rows.rotated, temperature);
     }
-    if layer.shape.source.is_none() {
+    if fit::fits(&layer.shape) && watched.iter().any(|watched| watched.repeated.is_some()) {
         let (width, most) = (layer.shape.heads * layer.shape.head_dim, fit::rows_max(&context.model.config));
         watched.iter_mut().for_each(|watched| watched.keep_queries(weights.kv, q, width, most));
     }

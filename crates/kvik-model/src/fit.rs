@@ -27,9 +27,9 @@ const KEPT_WEIGHTS_MAX: usize = 16 << 20;
 /// Maximum number of attention weights of all positions held at a time: 16 MiB.
 const WEIGHTS_MAX: usize = 4 << 20;
 
-/// Whether the values of a layer can be fitted: every query sees all positions, and values are stored beside the keys.
-fn fits(shape: &LayerShape) -> bool {
-    shape.kind == KvKind::Full && shape.latent.is_none()
+/// Whether the values of a layer can be fitted: it stores its own, beside the keys, and every query sees all positions.
+pub(super) fn fits(shape: &LayerShape) -> bool {
+    shape.kind == KvKind::Full && shape.latent.is_none() && shape.source.is_none()
 }
 
 /// Maximum number of rows whose queries are kept of a sequence.
@@ -136,11 +136,9 @@ impl LayerFit<'_> {
             };
             operands.run_watched(self.pool, &mut scratch, &mut out, 0..piece.len(), &mut weights);
             self.pool.run_chunks(heads, 1, |index, head| {
-                let of_group = index * group..(index + 1) * group;
-                for (row, out) in out.chunks_exact(query_heads * self.shape.value_dim()).enumerate() {
-                    for query_head in of_group.clone() {
-                        let dim = self.shape.value_dim();
-                        let out = &out[query_head * dim..][..dim];
+                for (at, out) in out.chunks_exact(self.shape.value_dim()).enumerate() {
+                    let (row, query_head) = (at / query_heads, at % query_heads);
+                    if query_head / group == index {
                         head[0].add((&weights, row, query_head), out, self.sinks.is_some());
                     }
                 }
