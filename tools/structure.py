@@ -63,9 +63,27 @@ def module_of(path):
 
 
 def code_of(path):
-    """The text without comments and without the tests at its end."""
-    text = re.split(r"\n#\[cfg\(test\)\]\nmod \w+ \{", path.read_text())[0]
-    return re.sub(r"//[^\n]*", "", text)
+    """The text without comments and without what only tests compile."""
+    return "".join(re.sub(r"//.*", "", line) + "\n" for line in without_tests(path.read_text()))
+
+
+def without_tests(text):
+    """The lines of a file without the items that only tests compile, as `tidy.rs` finds them."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        code = line.lstrip()
+        if code == "#[cfg(test)]" or code.startswith("#[cfg(all(test,"):
+            skip_item(lines, line[: len(line) - len(code)])
+        else:
+            yield line
+
+
+def skip_item(lines, margin):
+    """Skips the item behind an attribute: rustfmt closes an item at its own indentation."""
+    outermost = (line.removeprefix(margin) for line in lines if re.match(margin + r"[^ /]", line))
+    first = next((line for line in outermost if not line.startswith(("#", ")"))), "")
+    if not first.endswith((";", ",", "}")):
+        next((line for line in outermost if re.fullmatch(r"[)\]]*}[)\]}]*[;,]?|[)\]]*[;,]", line)), None)
 
 
 def imported(module, code, rooms):

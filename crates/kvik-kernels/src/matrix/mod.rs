@@ -37,7 +37,7 @@ pub struct Matrix {
 #[non_exhaustive]
 pub enum MatrixError {
     /// The tensor has no elements.
-    #[error("a matrix of {rows} x {cols} has no elements")]
+    #[error("a {rows} x {cols} matrix has no elements; the file is corrupt, download it again")]
     Empty {
         /// Requested rows.
         rows: usize,
@@ -45,7 +45,11 @@ pub enum MatrixError {
         cols: usize,
     },
     /// Rows are not whole blocks.
-    #[error("{cols} columns are not whole {ty} blocks of {block_len}", ty = .ty.name(), block_len = .ty.block_len())]
+    #[error(
+        "{cols} columns are not whole {ty} blocks of {block_len}; choose another type, or download the file again",
+        ty = .ty.name(),
+        block_len = .ty.block_len()
+    )]
     Columns {
         /// Type of the tensor.
         ty: WeightType,
@@ -53,7 +57,10 @@ pub enum MatrixError {
         cols: usize,
     },
     /// The length of the data does not match the shape.
-    #[error("a {rows} x {cols} matrix of {ty} needs other data than {bytes} bytes", ty = .ty.name())]
+    #[error(
+        "a {rows} x {cols} matrix of {ty} does not take {bytes} bytes; the file is corrupt, download it again",
+        ty = .ty.name()
+    )]
     Length {
         /// Type of the tensor.
         ty: WeightType,
@@ -65,7 +72,7 @@ pub enum MatrixError {
         bytes: usize,
     },
     /// The system does not have enough memory.
-    #[error("no memory for a {rows} x {cols} matrix: {source}")]
+    #[error("no memory for a {rows} x {cols} matrix: {source}; end other programs, or take a smaller model")]
     Memory {
         /// Requested rows.
         rows: usize,

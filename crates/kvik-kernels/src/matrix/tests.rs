@@ -88,13 +88,14 @@ fn packing_costs_at_most_five_percent_more_memory() {
 fn shapes_and_lengths_that_do_not_fit_are_refused() {
     let check = |ty, rows, cols, bytes, expect: &str| {
         let error = Matrix::pack(ty, rows, cols, &vec![0; bytes], &Pool::new(1)).unwrap_err();
-        assert_eq!(error.to_string(), expect);
+        let error = error.to_string();
+        assert_eq!(error.split(';').next(), Some(expect), "{error}");
     };
-    check(WeightType::Q8_0, 0, 32, 0, "a matrix of 0 x 32 has no elements");
-    check(WeightType::Q8_0, 4, 0, 0, "a matrix of 4 x 0 has no elements");
+    check(WeightType::Q8_0, 0, 32, 0, "a 0 x 32 matrix has no elements");
+    check(WeightType::Q8_0, 4, 0, 0, "a 4 x 0 matrix has no elements");
     check(WeightType::Q4K, 4, 128, 288, "128 columns are not whole Q4_K blocks of 256");
-    check(WeightType::Q8_0, 4, 32, 100, "a 4 x 32 matrix of Q8_0 needs other data than 100 bytes");
-    let huge = "a 18446744073709551615 x 32 matrix of Q8_0 needs other data than 34 bytes";
+    check(WeightType::Q8_0, 4, 32, 100, "a 4 x 32 matrix of Q8_0 does not take 100 bytes");
+    let huge = "a 18446744073709551615 x 32 matrix of Q8_0 does not take 34 bytes";
     check(WeightType::Q8_0, usize::MAX, 32, 34, huge);
 }
 

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::tidy::without_tests;
+
 /// A module by the names from the crate's root on.
 type Room = Vec<String>;
 /// Which rooms each room imports.
@@ -66,13 +68,10 @@ fn room_at(file: &Path) -> Option<Room> {
     Some(parts)
 }
 
-/// A file's text without comments and without the tests at its end.
+/// A file's text without comments and without what only tests compile.
 fn code_of(text: &str) -> String {
-    let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
-    code.lines()
-        .map(|line| line.split("//").next().unwrap_or_default())
-        .flat_map(|line| [line, "\n"])
-        .collect()
+    let code = without_tests(text).into_iter().map(|line| line.split("//").next().unwrap_or_default());
+    code.flat_map(|line| [line, "\n"]).collect()
 }
 
 fn imports_of(rooms: &BTreeMap<Room, String>) -> Imports {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::Lines;
 
 /// A file above this needs a `//! Long because` line that says why.
 const FILE_LINES_MAX: usize = 800;
@@ -266,7 +267,7 @@ fn first_name(path: &str) -> String {
 
 /// The root modules of the crate that a file imports, except those that only its tests import.
 fn imported(text: &str) -> BTreeSet<String> {
-    let lines = without_tests(text).lines().filter(|line| !line.trim_start().starts_with("//"));
+    let lines = without_tests(text).into_iter().filter(|line| !line.trim_start().starts_with("//"));
     let code: String = lines.flat_map(|line| [line, "\n"]).collect();
     let after = |rest: &str| match rest.strip_prefix('{') {
         Some(group) => first_level(group),
@@ -300,9 +301,56 @@ fn imports_are_read() {
     assert_eq!(imported("x\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n").len(), 0);
 }
 
-/// A file's text up to its module of tests.
-pub(crate) fn without_tests(text: &str) -> &str {
-    text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default()
+/// The lines of a file without the items that only tests compile, wherever they stand in it.
+pub(crate) fn without_tests(text: &str) -> Vec<&str> {
+    let (mut kept, mut lines) = (Vec::new(), text.lines());
+    while let Some(line) = lines.next() {
+        let code = line.trim_start();
+        if code == "#[cfg(test)]" || code.starts_with("#[cfg(all(test,") {
+            skip_item(&mut lines, line.len() - code.len());
+        } else {
+            kept.push(line);
+        }
+    }
+    kept
+}
+
+/// Skips the item behind an attribute that is indented by `indent`: rustfmt closes an item at its own indentation.
+fn skip_item(lines: &mut Lines<'_>, indent: usize) {
+    let outermost = lines.filter_map(|line| {
+        let (margin, code) = line.split_at_checked(indent)?;
+        (margin.trim().is_empty() && !code.starts_with(' ')).then_some(code)
+    });
+    let mut code = outermost.filter(|code| !code.is_empty() && !code.starts_with("//"));
+    // Further attributes, of which one of several lines ends in `)]`, are no first line.
+    let first = code.find(|line| !line.starts_with(['#', ')'])).unwrap_or_default();
+    if !first.ends_with([';', ',', '}']) {
+        code.find(|line| closes(line));
+    }
+}
+
+/// Whether a line is the last one of an item of several lines.
+fn closes(line: &str) -> bool {
+    let behind = line.trim_start_matches(['}', ')', ']']);
+    matches!(behind, ";" | ",") || behind.is_empty() && line.starts_with('}')
+}
+
+#[test]
+fn what_only_tests_compile_is_left_out() {
+    let check = |text: &str, expect: &[&str]| assert_eq!(without_tests(text), expect, "{text}");
+    check("a\n#[cfg(test)]\nmod tests;\nb\n", &["a", "b"]);
+    check("a\n#[cfg(test)]\nmod tests {\n    b;\n\n    c {\n    }\n}\n\nd\n", &["a", "", "d"]);
+    check("#[cfg(test)]\nuse a::{\n    b,\n};\nc\n", &["c"]);
+    check(
+        "#[cfg(all(test, unix))]\n// Why;\n#[expect(\n    a,\n)]\nfn f(\n    b: B,\n) -> C {\n}\nd\n",
+        &["d"],
+    );
+    check(
+        "impl A {\n    #[cfg(test)]\n    const B: C = C {\n        d,\n    };\n    e\n}\n",
+        &["impl A {", "    e", "}"],
+    );
+    check("a {\n    b,\n    #[cfg(test)]\n    c: D,\n}\n", &["a {", "    b,", "}"]);
+    check("#[cfg(any(test, fuzzing))]\nmod a;\n", &["#[cfg(any(test, fuzzing))]", "mod a;"]);
 }
 
 #[test]
@@ -326,7 +374,7 @@ fn a_type_name_has_one_meaning_in_a_crate() {
 
 /// The names of the types of a file that the rest of its crate can use.
 fn types(text: &str) -> impl Iterator<Item = &str> {
-    without_tests(text).lines().filter_map(|line| {
+    without_tests(text).into_iter().filter_map(|line| {
         let line = line.trim_start();
         let rest = line.strip_prefix("pub ").or_else(|| line.strip_prefix("pub(crate) "))?;
         let (_, name) =

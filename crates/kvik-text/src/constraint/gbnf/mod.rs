@@ -41,7 +41,7 @@ pub enum GbnfError {
         message: String,
     },
     /// The grammar exceeds a limit.
-    #[error("it has {count} {what} and the limit is {max}")]
+    #[error("it has {count} {what} and the limit is {max}; write fewer or shorter rules")]
     TooLarge {
         /// The counted things.
         what: &'static str,
@@ -51,7 +51,7 @@ pub enum GbnfError {
         max: usize,
     },
     /// The grammar lacks the rule of the whole answer.
-    #[error("it has no rule `root`, which is what the whole answer follows")]
+    #[error("it has no rule `root`; give this name to the rule that the whole answer follows")]
     NoRoot,
     /// Every alternative of `root` recurses without end.
     #[error(

@@ -26,7 +26,7 @@ impl Steps {
         let count = self.taken.get().saturating_add(steps);
         self.taken.set(count);
         if count > self.max {
-            return Err(GbnfError::TooLarge { what: "steps of writing it", count, max: self.max });
+            return Err(GbnfError::TooLarge { what: "steps of translation", count, max: self.max });
         }
         Ok(())
     }
