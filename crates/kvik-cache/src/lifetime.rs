@@ -20,6 +20,12 @@ pub struct Lifetime {
     pub pin: bool,
 }
 
+impl Lifetime {
+    /// Asks for nothing: what is used with it is retained as its other users have asked.
+    pub(crate) const NOTHING: Lifetime =
+        Lifetime { ttl: Some(Duration::ZERO), priority: i8::MIN, raised: None, pin: false };
+}
+
 /// A priority that ends: from then on the prefix has its other one, and competes with others by policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RaisedPriority {
@@ -94,6 +100,7 @@ mod tests {
         assert_eq!(keep, Keep { ttl: Some(Duration::from_secs(5)), priority: -3, raised });
         let keep = keep.and(asked(Some(2), 1));
         assert_eq!(keep, Keep { ttl: Some(Duration::from_secs(5)), priority: 1, raised });
+        assert_eq!(keep.and(Lifetime::NOTHING), keep);
         assert_eq!(keep.and(Lifetime::default()), Keep { ttl: None, priority: 1, raised });
     }
 

@@ -175,7 +175,8 @@ impl Cache {
     }
 
     /// Leases the cached whole blocks of `tokens` for a sequence that computes nothing, until it is
-    /// [abandoned](Cache::abandon). Returns how many tokens that is. It is not counted as a request.
+    /// [abandoned](Cache::abandon). Returns how many tokens that is. It is not counted as a request, and asks for no
+    /// retention: who publishes with it [sets](Cache::set_lifetime) one.
     pub fn lease(&mut self, seq: SeqId, namespace: NamespaceId, tokens: &[Token]) -> usize {
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
         let whole = whole_blocks(tokens);
@@ -183,7 +184,7 @@ impl Cache {
         let shared = self.radix.blocks_of(&walk);
         let held = shared.len() * BLOCK_POSITIONS;
         let lease = self.radix.cut(walk.node, walk.blocks);
-        let table = Table::new(shared, lease, Lifetime::default(), &mut self.radix);
+        let table = Table::new(shared, lease, Lifetime::NOTHING, &mut self.radix);
         self.sequences.insert(seq, table);
         held
     }

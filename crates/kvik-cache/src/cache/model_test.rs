@@ -11,6 +11,7 @@
 //! seed alone.
 
 mod auxiliary;
+mod lease;
 mod telling;
 
 use std::cmp::Reverse;
@@ -116,6 +117,8 @@ struct World {
     /// Pinned prefixes, by a request or otherwise, that were not unpinned since.
     pins: Vec<(NamespaceId, Vec<Token>)>,
     running: BTreeMap<SeqId, Run>,
+    /// A sequence that only leases.
+    leased: Option<SeqId>,
     next_seq: u64,
     needs: AuxiliaryState,
     /// Content of each position of each block, shape `[blocks][16]`.
@@ -160,6 +163,7 @@ impl World {
             now: Duration::ZERO,
             pins: Vec::new(),
             running: BTreeMap::new(),
+            leased: None,
             next_seq: 0,
             needs,
             memory: vec![[0; BLOCK_POSITIONS]; blocks],
@@ -200,6 +204,7 @@ impl World {
             (11, _) => self.derive_or_drop(),
             (12, _) => self.followers(),
             (13, _) => self.drop_namespace(),
+            (14, _) => self.lease_or_release(),
             (0..20, _) => self.lookup(),
             (20..100, None) => self.admit(),
             (20..45, Some(_)) if self.running.len() < RUNNING_MAX => self.admit(),

@@ -11,8 +11,8 @@ mod room;
 
 use std::time::Duration;
 
-use self::data::Running;
 pub(crate) use self::data::{Entry, Naive};
+use self::data::{Held, Running};
 use crate::admission::{Admission, Match, NoSpace};
 use crate::evict::Share;
 use crate::explain::{Eviction, StopReason};
@@ -187,6 +187,18 @@ impl Naive {
         self.asked.insert(self.tenant(namespace), self.now);
         self.keep_quota(namespace, 0, None);
         Ok(reused)
+    }
+
+    /// Returns the tokens leased.
+    pub(crate) fn lease(&mut self, seq: SeqId, namespace: NamespaceId, tokens: &[Token]) -> usize {
+        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        let known = self.known(namespace, whole);
+        let leased = whole[..known - known % BLOCK_POSITIONS].to_vec();
+        let held = leased.len();
+        let auxiliary = Held { parts_from: held / BLOCK_POSITIONS, ..Held::default() };
+        let lifetime = Lifetime::NOTHING;
+        self.running.insert(seq, Running { namespace, leased, owned: 0, lifetime, auxiliary });
+        held
     }
 
     pub(crate) fn reserve(&mut self, seq: SeqId, positions: usize) -> Result<(), NoSpace> {

@@ -4,7 +4,7 @@
 //! the longest time that any of them asks for. So no block outlives its parent, unless a file says so: then it is
 //! swept with its parent.
 
-use super::record::{SlotId, Use};
+use super::record::{Record, SlotId, Use};
 use super::residency::{Tier, heat, is_expired, later};
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
@@ -42,7 +42,8 @@ impl Tier {
     }
 
     /// Extends the time to live of a block and its ancestors, up to the first that is unlimited, as are those
-    /// before it.
+    /// before it. Returns the uses to be stored with them, those of the first blocks first: behind a block that
+    /// expires nothing is found.
     pub fn keep_path(&mut self, end: &Identity, ttl_s: Option<u64>, now_s: u64) -> Vec<(SlotId, Use)> {
         let (mut at, mut news) = (*end, Vec::new());
         // A file may contain a cycle of blocks.
@@ -52,7 +53,19 @@ impl Tier {
             at = self.record(slot).parent;
             news.push((slot, use_));
         }
+        news.reverse();
         news
+    }
+
+    /// Extends the times to live of a block's ancestors to its own, if its parent has a shorter one: who asked for
+    /// the block asked for them too. Returns the uses to be stored with them.
+    pub fn keep_ancestors(&mut self, slot: SlotId, now_s: u64) -> Vec<(SlotId, Use)> {
+        let Record { parent, use_, .. } = *self.record(slot);
+        let own = use_.ttl_s();
+        match self.index.slot(&parent).and_then(|slot| self.record(slot).use_.ttl_s()) {
+            Some(before) if own.is_none_or(|own| own > before) => self.keep_path(&parent, own, now_s),
+            _ => Vec::new(),
+        }
     }
 
     /// Removes expired blocks and their descendants, and returns the slots to erase. Examines at most `blocks_max`

@@ -76,6 +76,13 @@ pub struct Use {
     pub expires_s: u64,
 }
 
+impl Use {
+    /// Its time to live after the last use, in seconds; unlimited when `None`.
+    pub(super) fn ttl_s(&self) -> Option<u64> {
+        (self.expires_s != 0).then(|| self.expires_s.saturating_sub(self.at_s))
+    }
+}
+
 /// How a block stored under another fingerprint is related to this one's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Relation {

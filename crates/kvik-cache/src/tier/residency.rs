@@ -205,10 +205,11 @@ impl Tier {
         if record.parent != *root && !parent.is_some_and(fresh) {
             return Placement::Unreachable;
         }
-        // A request for the replaced block applies to the blocks before it as well.
+        // A request for the replaced block applies to the blocks before it as well, and to what replaces it.
         if let Some(replaced) = self.index.shorter(&record.parent, &record.tokens).filter(|&slot| fresh(slot))
         {
-            record.use_.expires_s = later(record.use_.expires_s, self.record(replaced).use_.expires_s);
+            let end_s = end_restarted(&self.record(replaced).use_, record.use_.at_s);
+            record.use_.expires_s = later(record.use_.expires_s, end_s);
         }
         // Its parent must not be evicted for it.
         if let Some(parent) = parent {
@@ -593,6 +594,11 @@ impl Tier {
 /// The later of two ends of a time to live; 0 means never.
 pub(super) fn later(a_s: u64, b_s: u64) -> u64 {
     if a_s == 0 || b_s == 0 { 0 } else { a_s.max(b_s) }
+}
+
+/// When a block expires that replaces one with this use at `now_s`; 0 for never.
+fn end_restarted(replaced: &Use, now_s: u64) -> u64 {
+    replaced.ttl_s().map_or(0, |ttl_s| later(now_s.saturating_add(ttl_s), replaced.expires_s))
 }
 
 /// Returns whether a block has expired; pinned ones never do.

@@ -211,6 +211,50 @@ fn the_end_of_a_sequence_prolongs_what_it_used() {
     assert_eq!(known(&tier, &prompt, 1_000_000), 48);
 }
 
+/// The rest of a prompt is copied after another request has asked for more than the first, whose part is stored.
+#[test]
+fn a_block_that_outlives_those_before_it_takes_them_along() {
+    let mut tier = Tier::new(20);
+    let prompt = numbered(0, 4);
+    leave(&mut tier, &prompt[..32], Some(60), 100);
+    let place = |tier: &mut Tier, index: usize, use_: Use| {
+        let record = Record { use_, ..records(0, &prompt, 0)[index] };
+        let Placement::Write(slot) = tier.place(record, &root(0), use_.at_s) else { panic!("no room") };
+        tier.written(slot, true);
+        let news = tier.keep_ancestors(slot, use_.at_s);
+        tier.check().unwrap();
+        news
+    };
+    let longer = Use { at_s: 150, expires_s: 750, ..Use::default() };
+    let news = place(&mut tier, 2, longer);
+    assert_eq!(news.len(), 2);
+    assert!(news.iter().all(|(_, use_)| use_.expires_s == 750), "{news:?}");
+    let first = tier.slot(&records(0, &prompt, 0)[0].identity);
+    assert_eq!(first, news.first().map(|&(slot, _)| slot), "what others follow is stored first");
+    assert_eq!(known(&tier, &prompt, 749), 48);
+    let news = place(&mut tier, 3, Use { at_s: 200, expires_s: 0, ..Use::default() });
+    assert_eq!(news.len(), 3);
+    assert_eq!((known(&tier, &prompt, 1_000_000), tier.next_expiry_s()), (64, None));
+    // One that lives as long or less changes nothing.
+    leave(&mut tier, &numbered(5000, 1), Some(60), 100);
+    let short = records(0, &numbered(5000, 2), 0)[1];
+    let record = Record { use_: Use { at_s: 110, expires_s: 170, ..Use::default() }, ..short };
+    let Placement::Write(slot) = tier.place(record, &root(0), 110) else { panic!("no room") };
+    assert_eq!(tier.keep_ancestors(slot, 110), []);
+}
+
+#[test]
+fn a_tail_that_replaces_a_shorter_one_lives_as_long_from_then_on() {
+    let mut tier = Tier::new(4);
+    let prompt = numbered(0, 2);
+    leave(&mut tier, &prompt[..20], Some(60), 100);
+    leave(&mut tier, &prompt[..25], Some(10), 150);
+    assert_eq!([209, 210].map(|now_s| known(&tier, &prompt, now_s)), [25, 0]);
+    leave(&mut tier, &prompt[..26], None, 200);
+    leave(&mut tier, &prompt[..27], Some(10), 205);
+    assert_eq!(known(&tier, &prompt, 1_000_000), 27);
+}
+
 #[test]
 fn what_has_outlived_its_time_is_written_again() {
     let mut tier = Tier::new(3);

@@ -170,6 +170,7 @@ fn a_block_without_its_windowed_part_takes_over_no_place() {
 
     let read = SeqId(2);
     cache.lease(read, namespace, &[]);
+    cache.set_lifetime(read, Lifetime::default());
     cache.reserve(read, long.len()).unwrap();
     cache.advance(read, long.len());
     cache.publish(read, &long);

@@ -233,6 +233,27 @@ fn what_replaces_a_partial_block_is_kept_as_long_as_that_was_asked_for() {
     );
 }
 
+/// The simulator found it: a copy for the disk leases what it copies, and that was kept for ever from then on.
+#[test]
+fn a_lease_prolongs_no_time_to_live() {
+    use std::time::Duration;
+    let (mut cache, namespace) = cache(16);
+    let (prompt, ttl) = (tokens(0..64), Some(Duration::from_secs(60)));
+    let lifetime = Lifetime { ttl, priority: -50, ..Lifetime::default() };
+    let admission =
+        Admission { seq: SeqId(1), namespace, prompt: &prompt, reuse_max: 64, positions: 64, lifetime };
+    cache.admit(admission).unwrap();
+    cache.finish(SeqId(1), &prompt);
+    assert_eq!(cache.lease(SeqId(2), namespace, &prompt), 64);
+    cache.set_now(Duration::from_secs(200));
+    assert_eq!(cache.lookup(namespace, &prompt).tokens, 64, "what is held does not expire");
+    cache.abandon(SeqId(2));
+    cache.check().unwrap();
+    assert_eq!(cache.longest_ttl(namespace, &prompt, ttl), ttl);
+    cache.set_now(Duration::from_secs(260));
+    assert_eq!(cache.lookup(namespace, &prompt).tokens, 0);
+}
+
 #[test]
 fn a_raised_priority_keeps_a_prefix_until_it_was_not_used_for_that_long() {
     use std::time::Duration;

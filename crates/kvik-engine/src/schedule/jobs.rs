@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvik_cache::{Cache, NamespaceId, TenantId};
+use kvik_cache::{Cache, Lifetime, NamespaceId, TenantId};
 use kvik_text::stream::Vocabulary;
 
+use super::disk::Spilled;
 use super::job::{Job, JobId};
 use super::queue::Queue;
 use super::results::Results;
@@ -30,6 +31,8 @@ pub(super) struct Jobs {
     pub(super) turns: Turns,
     /// The requests of all sequences.
     pub(super) results: Results,
+    /// What was spilled of sequences that were cut short, and their lifetimes, until the disk has noted their ends.
+    pub(super) cut_short: Vec<(Spilled, Lifetime)>,
     /// Maximum number of foreground sequences that run at the same time.
     parallel_max: usize,
 }
@@ -42,6 +45,7 @@ impl Jobs {
             running: Running::default(),
             turns: Turns::default(),
             results: Results::new(vocabulary),
+            cut_short: Vec::new(),
             parallel_max,
         }
     }
@@ -108,7 +112,7 @@ impl Jobs {
     /// Releases the blocks of a sequence that no longer runs, and queues it; it restarts when there is room.
     pub(super) fn preempt(&mut self, mut sequence: Sequence, cache: &mut Cache) {
         self.results.counters.preemptions += 1;
-        sequence.release(cache);
+        self.release(&sequence, cache);
         sequence.restart();
         self.queue.insert(sequence);
     }
@@ -125,9 +129,17 @@ impl Jobs {
         let job = self.results.remove(id)?;
         self.queue.drop_of(id);
         while let Some(sequence) = self.running.pop_of(id) {
-            sequence.release(cache);
+            self.release(&sequence, cache);
         }
         Some(job)
+    }
+
+    /// Releases the blocks of a sequence that has not ended by itself.
+    fn release(&mut self, sequence: &Sequence, cache: &mut Cache) {
+        sequence.release(cache);
+        if sequence.publishes_in().is_some() {
+            self.cut_short.push((sequence.spilled, sequence.lifetime));
+        }
     }
 
     /// Ends the requests whose client has gone. Their blocks stay in the cache.

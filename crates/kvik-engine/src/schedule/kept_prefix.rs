@@ -6,7 +6,7 @@
 
 use kvik_cache::retain::Retention;
 use kvik_cache::tier::Level;
-use kvik_cache::{BLOCK_POSITIONS, Cache, SeqId, StopReason, TenantId, Token, whole_blocks};
+use kvik_cache::{BLOCK_POSITIONS, Cache, Lifetime, SeqId, StopReason, TenantId, Token, whole_blocks};
 use kvik_model::batch::{Retainer, Runner};
 
 use super::disk::{Spilled, Stored, Wanted};
@@ -94,6 +94,7 @@ pub(super) fn admit_kept(
     if grows {
         extend(&mut storage, &ram.cache.table(id)[before..], tokens, retainer);
     }
+    ram.cache.set_lifetime(id, jobs.queue[index].sequence.lifetime);
     let mut waiting = jobs.queue.admit(index, name.tokens, passed);
     if let Some(forgetting) = &mut waiting.sequence.forgetting {
         forgetting.begin_with(name.tokens, storage);
@@ -111,8 +112,9 @@ fn start_behind(
     jobs: &mut Jobs,
     prefixes: &mut Prefixes,
 ) {
-    let (job, pins) = (waiting.sequence.job, waiting.sequence.lifetime.pin);
+    let (job, lifetime) = (waiting.sequence.job, waiting.sequence.lifetime);
     prefixes.note_kept(&waiting.sequence, name, blocks);
+    prefixes.note_use_on_disk(name, blocks, lifetime);
     start(
         waiting,
         id,
@@ -127,7 +129,7 @@ fn start_behind(
         // A compressed prefix is usable only as a whole.
         report.loaded[Level::Disk] += report.cached_tokens - report.loaded.total();
     }
-    if pins {
+    if lifetime.pin {
         prefixes.pin_kept(job, name, blocks, results);
     }
 }
@@ -245,6 +247,13 @@ impl Prefixes {
         let roots = self.tenants.namespaces.place(sharers, &self.ram.cache).roots;
         let chain = CompressedPrefixes::chain(roots.identity.blocks(&sequence.tokens[..name.tokens]));
         self.kept_parts.note(*name, forgetting.retention, blocks, chain);
+    }
+
+    /// Records a use of a compressed prefix on disk, if it is there: its time to live begins anew.
+    fn note_use_on_disk(&mut self, name: &KeptName, blocks: usize, lifetime: Lifetime) {
+        let now = self.now();
+        let end = self.tenants.namespaces.roots(name.namespace).identity_after(&name.key(blocks));
+        self.disk.note_use(&end, lifetime, now);
     }
 
     /// Pins a compressed prefix in RAM and, if it is there by now, on disk; fails the request if the pin limit is

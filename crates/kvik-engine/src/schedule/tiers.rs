@@ -140,6 +140,9 @@ fn share_ended(sequence: &Sequence, prefixes: &mut Prefixes) {
 /// offers pending copies to other nodes unless a foreground request waits.
 pub(super) fn spill(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &dyn Runner) {
     let now = prefixes.now();
+    for (mut spilled, lifetime) in jobs.cut_short.drain(..) {
+        prefixes.disk.note_end(&mut spilled, lifetime, now);
+    }
     prefixes.disk.spill_leaving(&mut prefixes.ram, now);
     prefixes.disk.spill_unfinished(&mut prefixes.ram, &prefixes.tenants.namespaces, runner, now);
     let (disk, context) = prefixes.spilling(runner);

@@ -86,8 +86,9 @@ pub trait RemoteStore: Send {
     /// Cancels an operation. `late` if it took longer than expected, which counts as a fault.
     fn cancel(&mut self, ticket: u64, late: bool);
     /// Whether a run that ends with this block may be offered: it is not known to be stored, and the queue has room for
-    /// `blocks`. The query counts as a use of the run.
-    fn wants(&mut self, owner: u64, end: &Identity, blocks: usize) -> bool;
+    /// `blocks`. The query counts as a use of the run, which is stored for `ttl` from then on, or for longer if it is
+    /// already.
+    fn wants(&mut self, owner: u64, end: &Identity, blocks: usize, ttl: Option<Duration>) -> bool;
     /// Number of blocks that may be offered now: the write queue is bounded. Wakes the engine when there is room again.
     fn room(&self) -> usize {
         usize::MAX

@@ -1,9 +1,11 @@
 //! Prompts of which a part is kept, as kept prompts: made ahead, pinned, found after a restart, released.
 
+use std::time::Duration;
+
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::tier::Level;
-use kvik_cache::{TenantId, Token};
+use kvik_cache::{Lifetime, TenantId, Token};
 use kvik_engine::api::{Cached, PinnedPrompt, Request};
 
 const RETENTION: &str = "keydiff:0.25";
@@ -121,6 +123,22 @@ fn a_part_is_found_after_a_restart_and_those_that_do_not_ask_get_the_exact_prefi
     let alone = solo(&exact(&kept, &question)).choices;
     assert_eq!(ask(&mut world, exact(&kept, &question)).choices, alone);
     assert_ne!(before, alone, "three quarters of the prefix are missing");
+}
+
+#[test]
+fn a_use_of_a_part_restarts_its_time_to_live_on_disk_too() {
+    let disk = MemoryDisk::default();
+    let kept = part(0, &prompt(1, 160), RETENTION);
+    let lifetime = Lifetime { ttl: Some(Duration::from_secs(60)), ..Lifetime::default() };
+    let brief = |seed| Request { lifetime, ..reading(&kept, &prompt(seed, 3)) };
+    let mut world = disk.life(config(), 200, 0);
+    for seed in [2, 3] {
+        ask(&mut world, brief(seed));
+        (0..20).for_each(|_| world.step());
+        disk.pass(Duration::from_secs(50));
+    }
+    let report = ask(&mut disk.life(config(), 200, 0), brief(4)).report;
+    assert_eq!((report.cached_tokens, report.loaded[Level::Disk]), (160, 160), "{report:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::fake::memory_disk::MemoryDisk;
+use crate::fake::memory_disk::{EPOCH_S, MemoryDisk};
 use crate::fake::memory_remote::{MemoryRemote, Node};
 use crate::fake::*;
 use kvik_cache::tier::Level;
@@ -274,6 +274,36 @@ fn what_was_fetched_and_is_not_used_does_not_stay_for_ever() {
     b.disk.pass(Duration::from_secs(61));
     b.world.step();
     assert_eq!(b.world.scheduler.cache().stats().shared, 0, "as long as its request wants");
+}
+
+/// The simulator found it: the copy for other nodes asked for no time to live, so the blocks that the disk took after it
+/// were there for ever, and the first ones expired under them.
+#[test]
+fn what_is_offered_while_the_disk_is_slow_lives_as_long_as_was_asked() {
+    let fleet = Fleet { has_disk: true, writes: RemoteWrites::All, ..Fleet::default() };
+    let mut node = fleet.node();
+    node.disk.state().writes_stop = true;
+    let client = node.world.submit(Request {
+        lifetime: Lifetime { ttl: Some(Duration::from_secs(60)), ..Lifetime::default() },
+        ..request(prompt(1, 70 * 16), 2)
+    });
+    (0..3).for_each(|_| node.world.step());
+    node.disk.pass(Duration::from_secs(5));
+    (0..60).for_each(|_| node.world.step());
+    assert!(client.answer().is_some() && node.world.scheduler.unwritten_blocks() > 0);
+    node.disk.state().writes_stop = false;
+    let mut steps = 0..1000;
+    while node.world.scheduler.unwritten_blocks() > 0 {
+        steps.next().expect("the disk takes them");
+        node.world.step();
+    }
+    let ends_s: Vec<u64> =
+        node.disk.state().blocks.values().map(|(record, _)| record.use_.expires_s).collect();
+    assert!(ends_s.len() >= 70 && ends_s.iter().all(|&end_s| end_s >= EPOCH_S + 65), "{ends_s:?}");
+    node.disk.pass(Duration::from_secs(120));
+    (0..5).for_each(|_| node.world.step());
+    let in_ram = node.world.scheduler.cache().stats().shared;
+    assert_eq!((in_ram, node.disk.state().blocks.len()), (0, 0));
 }
 
 #[test]

@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::tier::Level;
-use kvik_cache::{AuxiliaryState, Lifetime, StopReason, Token};
+use kvik_cache::{AuxiliaryState, Lifetime, StopReason, TenantId, Token};
 use kvik_engine::api::PinnedPrompt;
 use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
-use kvik_engine::schedule::Pause;
+use kvik_engine::schedule::{Pause, TenantPart};
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -87,6 +87,41 @@ fn the_blocks_of_a_long_answer_do_not_expire_while_it_runs() {
     let answer = client.answer().unwrap().choices[0].1.clone();
     let whole = [request.prompt, answer].concat();
     assert_eq!(found(&disk, &whole), 299, "all but the last generated token");
+}
+
+/// A client that goes away has used what it asked for, as in RAM.
+#[test]
+fn a_request_that_is_cut_short_restarts_the_time_to_live_too() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config(), 100, 0);
+    let long = prompt(1, 600);
+    let client = world.submit(brief(long.clone(), 60));
+    steps(&mut world, 3);
+    disk.pass(secs(29));
+    client.close();
+    steps(&mut world, 2);
+    disk.pass(secs(45));
+    steps(&mut world, 1);
+    let in_ram = world.scheduler.prefixes.cached(&kept(&long)).ram;
+    assert!(in_ram > 0 && in_ram < 600, "{in_ram}");
+    assert_eq!(found(&disk, &long), in_ram);
+}
+
+/// The disk has four blocks for the tenant, and those of a sequence are not evicted for the ones behind them.
+#[test]
+fn the_first_blocks_of_a_long_answer_do_not_expire_where_the_others_have_no_room() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config(), 100, 0);
+    let owner_disk_bytes = Some(4 * config().block_bytes as u64);
+    world.scheduler.set_tenants(&[TenantPart { owner_disk_bytes, ..TenantPart::own(TenantId(0)) }]);
+    let request = Request { max_tokens: 200, ignore_eos: true, ..brief(prompt(1, 100), 10) };
+    let client = world.submit(request.clone());
+    while !world.scheduler.is_idle() {
+        world.step();
+        disk.pass(secs(1));
+    }
+    assert!(client.answer().is_some());
+    assert_eq!(found(&disk, &request.prompt), 64);
 }
 
 #[test]
@@ -284,6 +319,23 @@ fn the_disk_releases_all_held_blocks_before_a_request_fails() {
     assert_eq!(read.answer().unwrap().choices, solo(&stored).choices);
 }
 
+/// Blocks that are held for a slow disk make way for a request, and those that it has taken were used all the same.
+#[test]
+fn a_copy_that_is_given_up_restarts_the_time_to_live_of_what_was_copied() {
+    let (disk, long) = (MemoryDisk::default(), prompt(1, 130));
+    let mut world = disk.life_with(config(), 20, 0, 2);
+    disk.state().writes_stop = true;
+    let client = world.submit(brief(long.clone(), 60));
+    world.step();
+    disk.pass(secs(29));
+    world.run_until_idle();
+    let large = world.submit(request(prompt(2, 300), 1));
+    world.run_until_idle();
+    assert!(client.answer().is_some() && large.answer().is_some());
+    disk.pass(secs(45));
+    assert_eq!(found(&disk, &long), 32);
+}
+
 #[test]
 fn a_pin_removed_during_its_load_does_not_return() {
     let disk = MemoryDisk::default();
@@ -372,4 +424,19 @@ fn a_fork_in_the_middle_is_gone_on_from_after_a_restart_once_it_was_used() {
     fork(&mut world, 2);
     let mut world = disk.life(config, 400, 0);
     assert_eq!(fork(&mut world, 3), (0, 0), "nobody had gone on from it");
+}
+
+#[test]
+fn a_use_restarts_the_time_to_live_of_a_state_too() {
+    let auxiliary = AuxiliaryState { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES + 40 };
+    let config = EngineConfig { auxiliary, draft_rows_max: 0, ..config() };
+    let (disk, request) = (MemoryDisk::default(), brief(prompt(1, 200), 60));
+    let mut world = disk.life(config.clone(), 400, 0);
+    for _ in 0..2 {
+        ask(&mut world, &request);
+        steps(&mut world, 20);
+        disk.pass(secs(50));
+    }
+    let report = ask(&mut disk.life(config, 400, 0), &request).report;
+    assert_eq!((report.cached_tokens, report.loaded[Level::Disk]), (192, 192), "{report:?}");
 }

@@ -45,12 +45,12 @@ fn take_out(tier: &mut Tier, roots: &[Identity], prompts: &DeletedPrompts) -> (V
 /// any model; and with all answers of the tenant as they were generated.
 ///
 /// # Errors
-/// If a file cannot be changed.
+/// If a file cannot be opened, read or changed: something may be left.
 pub fn forget_at_rest(dir: &Path, salt: [u8; 16], prompts: &DeletedPrompts) -> Result<AtRest, StoreError> {
     // Which answers continue these prompts only the vocabulary of the model would say.
-    erase_answers_at_rest(dir, Some(salt))?;
+    let answers = erase_answers_at_rest(dir, Some(salt));
     let owner = disk_owner(salt);
-    erase_at_rest(dir, |records| {
+    let blocks = erase_at_rest(dir, |records| {
         let slots = records.iter().map(|(slot, _)| slot.0 + 1).max().unwrap_or(0);
         let (mut tier, mut erased) = Tier::with(slots, records);
         let roots = tier.roots(owner);
@@ -66,7 +66,8 @@ pub fn forget_at_rest(dir: &Path, salt: [u8; 16], prompts: &DeletedPrompts) -> R
             erased.extend(tier.drop_leaf(&identity));
         }
         Picked::Slots(erased)
-    })
+    });
+    answers.and(blocks)
 }
 
 /// The identities of all blocks that belong to these prompts alone, whether they are stored or not.

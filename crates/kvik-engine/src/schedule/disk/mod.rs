@@ -245,6 +245,7 @@ mod tests {
             kv_format: "f32/f32".to_owned(),
             repeat: Default::default(),
             kv_heads: vec![1],
+            tile_heads: vec![1],
             auxiliary: AuxiliaryState::default(),
             latent: false,
             calibration: None,

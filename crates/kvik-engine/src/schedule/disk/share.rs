@@ -110,7 +110,7 @@ impl Disk {
             return;
         }
         let blocks: Vec<Identity> = roots.identity.blocks(tokens).collect();
-        if !wants_some(&mut *remote.store, roots.owner, &blocks) {
+        if !wants_some(&mut *remote.store, (roots.owner, ttl), &blocks) {
             return;
         }
         let (seq, cache) = (ram.new_seq(), &mut ram.cache);
@@ -192,7 +192,7 @@ impl Copies {
             copy.offered = run.end;
             let (end, table) = (copy.blocks[run.end - 1], &cache.table(copy.seq)[run.clone()]);
             let is_whole = table.iter().all(|&block| cache.has_part(block));
-            if !is_whole || !store.wants(copy.owner, &end, run.len()) {
+            if !is_whole || !store.wants(copy.owner, &end, run.len(), copy.ttl) {
                 continue;
             }
             let mut bytes = vec![0; run.len() * block_bytes];
@@ -214,9 +214,13 @@ impl Copies {
 }
 
 /// Whether a store lacks a run of these blocks and accepts it now.
-fn wants_some(store: &mut dyn RemoteStore, owner: u64, blocks: &[Identity]) -> bool {
+fn wants_some(
+    store: &mut dyn RemoteStore,
+    (owner, ttl): (u64, Option<Duration>),
+    blocks: &[Identity],
+) -> bool {
     let mut runs = runs(blocks.len(), store.run_max());
-    runs.any(|run| store.wants(owner, &blocks[run.end - 1], run.len()))
+    runs.any(|run| store.wants(owner, &blocks[run.end - 1], run.len(), ttl))
 }
 
 impl SharedCopy {

@@ -205,6 +205,8 @@ impl Disk {
             ram.cache.abandon(seq);
             return self.note_end(&mut spilled, lifetime, now);
         }
+        // Its use ends now, whatever becomes of the rest of the copy.
+        self.keep_spilled(&spilled, ttl_s(lifetime.ttl), self.wall_s(now));
         let tokens = tokens[..held].to_vec();
         self.unfinished.push(Unfinished {
             seq,
@@ -252,7 +254,7 @@ impl Disk {
         due: usize,
         context: SpillContext<'_>,
     ) -> Handed {
-        if !self.takes(spilled) {
+        if self.is_absent() || !self.writes() {
             return Handed::Nothing;
         }
         let SpillContext { cache, namespaces, runner, now } = context;
@@ -267,6 +269,9 @@ impl Disk {
             now_s: self.wall_s(now),
         };
         self.keep_in_use(spilled, &source);
+        if spilled.is_given_up {
+            return Handed::Nothing;
+        }
         self.hand_over_blocks(spilled, &source, due.max(source.pinned_blocks.unwrap_or(0)), runner)
     }
 
@@ -327,9 +332,15 @@ impl Disk {
         let due = ttl_s.is_some_and(|ttl_s| source.now_s >= spilled.kept_s + (ttl_s / 2).max(1));
         if due {
             spilled.kept_s = source.now_s;
-            let end = spilled.end.map(|end| end.identity);
-            let news = end.map(|end| self.tier.keep_path(&end, ttl_s, source.now_s));
-            self.note_uses(news.unwrap_or_default());
+            self.keep_spilled(spilled, ttl_s, source.now_s);
+        }
+    }
+
+    /// Restarts the time to live of the blocks that were spilled of a sequence.
+    pub(super) fn keep_spilled(&mut self, spilled: &Spilled, ttl_s: Option<u64>, now_s: u64) {
+        if let Some(end) = spilled.end {
+            let news = self.tier.keep_path(&end.identity, ttl_s, now_s);
+            self.note_uses(news);
         }
     }
 
@@ -345,6 +356,8 @@ impl Disk {
     ) -> Option<Identity> {
         let slot = match self.tier.place(record, &source.roots.identity, source.now_s) {
             Placement::Write(slot) => {
+                let news = self.tier.keep_ancestors(slot, source.now_s);
+                self.note_uses(news);
                 runner.read_block(block, &mut buffer);
                 if runner.fault().is_some() {
                     // The bytes read may differ from the block, so this counts as a failed write.
@@ -372,10 +385,15 @@ impl Disk {
     }
 
     /// Records a use of a sequence's blocks on disk when it ends.
-    fn note_end(&mut self, spilled: &mut Spilled, lifetime: Lifetime, now: Duration) {
+    pub(crate) fn note_end(&mut self, spilled: &mut Spilled, lifetime: Lifetime, now: Duration) {
         if let Some(end) = spilled.end.filter(|_| !std::mem::replace(&mut spilled.is_noted, true)) {
-            self.touch(&end.identity, ttl_s(lifetime.ttl), self.wall_s(now));
+            self.note_use(&end.identity, lifetime, now);
         }
+    }
+
+    /// Records a use of the prefix that ends with a block.
+    pub(crate) fn note_use(&mut self, end: &Identity, lifetime: Lifetime, now: Duration) {
+        self.touch(end, ttl_s(lifetime.ttl), self.wall_s(now));
     }
 
     /// Records a use of the prefix that ends with a block, by a request with this time to live.
@@ -386,7 +404,7 @@ impl Disk {
         self.note_uses(use_);
     }
 
-    fn note_uses(&mut self, news: impl IntoIterator<Item = (SlotId, Use)>) {
+    pub(super) fn note_uses(&mut self, news: impl IntoIterator<Item = (SlotId, Use)>) {
         news.into_iter().for_each(|(slot, use_)| self.store.touch(slot, use_));
     }
 }

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use kvik_cache::tier::{BlockTokens, Placement, Record, SlotId, Use};
-use kvik_cache::{BLOCK_POSITIONS, Lifetime, NamespaceId, Token, whole_blocks};
+use kvik_cache::{BLOCK_POSITIONS, Identity, Lifetime, NamespaceId, Token, whole_blocks};
 
 use super::Disk;
 use super::spill::{Link, ttl_s};
@@ -80,13 +80,13 @@ pub(super) fn before_pieces(tokens: &mut Vec<Token>) {
 }
 
 impl Disk {
-    /// Whether a state may be spilled now.
+    /// Whether states are spilled.
     pub(crate) fn takes_states(&self) -> bool {
-        !self.is_absent() && self.writes() && self.states.len() < WRITES_MAX
+        !self.is_absent() && self.writes()
     }
 
-    /// Starts to write the state that `read` returns. Does nothing, and does not call `read`, if the state is stored
-    /// already or the blocks that it follows are not.
+    /// Starts to write the state that `read` returns. Does not call `read` if too many are being written, the blocks that it
+    /// follows are not stored, or the state is stored already: then its time to live begins anew.
     pub(crate) fn spill_state(
         &mut self,
         behind: &StateBehind<'_>,
@@ -100,13 +100,29 @@ impl Disk {
         let content =
             whole.chunks(BLOCK_POSITIONS).fold(roots.content, |content, block| content.child(block));
         let first = identity.child(&piece_tokens(0, &rest));
-        if self.holds(&first, now) || !(whole.is_empty() || self.holds(&identity, now)) {
+        if self.holds(&first, now) {
+            return self.keep_state(&identity, &rest, behind.lifetime, now);
+        }
+        let is_reachable = whole.is_empty() || self.holds(&identity, now);
+        if !is_reachable || self.states.len() >= WRITES_MAX {
             return;
         }
         let before = Link { identity, content };
         let (namespace, lifetime, bytes) = (behind.namespace, behind.lifetime, read());
         self.states.push(StateWrite { namespace, roots, before, bytes, next: 0, rest, lifetime });
         self.write_states(now);
+    }
+
+    /// Restarts the time to live of a stored state, which follows a block and `rest`, and of the blocks before it.
+    fn keep_state(&mut self, end: &Identity, rest: &[Token], lifetime: Lifetime, now: Duration) {
+        let last = (0..self.pieces()).fold(*end, |at, index| at.child(&piece_tokens(index, rest)));
+        let news = self.tier.keep_path(&last, ttl_s(lifetime.ttl), self.wall_s(now));
+        self.note_uses(news);
+    }
+
+    /// Number of pieces of a state.
+    fn pieces(&self) -> usize {
+        self.auxiliary.state_bytes.div_ceil(self.store.payload_bytes().max(1))
     }
 
     /// Continues to write states while there are buffers.
@@ -170,10 +186,9 @@ impl Disk {
     }
 
     /// All pieces of the state that follows a block and `rest`, if they are stored.
-    fn find_pieces(&self, end: &kvik_cache::Identity, rest: &[Token], now: Duration) -> Option<Vec<SlotId>> {
-        let payload = self.store.payload_bytes();
+    fn find_pieces(&self, end: &Identity, rest: &[Token], now: Duration) -> Option<Vec<SlotId>> {
         let (mut at, mut slots) = (*end, Vec::new());
-        for index in 0..self.auxiliary.state_bytes.div_ceil(payload.max(1)) {
+        for index in 0..self.pieces() {
             let tokens = piece_tokens(index, rest);
             let next = at.child(&tokens);
             if !self.holds(&next, now) {

@@ -7,7 +7,7 @@ use kvik_cache::{AuxiliaryState, BLOCK_POSITIONS, Lifetime, NamespaceId, SeqId, 
 
 use super::Disk;
 use super::setup::DiskWrites;
-use super::spill::{Spilled, Stored};
+use super::spill::{Spilled, Stored, ttl_s};
 use crate::schedule::ram::Ram;
 use crate::store::BlockStore;
 
@@ -78,6 +78,9 @@ impl Disk {
         let tokens = &stored.tokens[..due.min(stored.tokens.len())];
         // The end of what others share has a use of its own, which counts when it is written.
         let is_shared = self.write_policy.policy == WritePolicy::Auto && due > spilled.tokens();
+        if is_shared {
+            self.keep_spilled(&spilled, ttl_s(stored.lifetime.ttl), self.wall_s(now));
+        }
         let spilled = if is_shared { Spilled::default() } else { spilled };
         self.spill_later(spilled, &Stored { tokens, ..*stored }, ram, now);
     }
