@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use kvik_cache::Token;
 
-use super::directory::{Missing, open_private, replace_file};
+use super::directory::{Missing, is_no_file, open_private, replace_file};
 use super::system::{is_at, make_private_directories, read_exact_at, write_all_at};
 use crate::api::{AnswerKey, AnswerOwner};
 
@@ -200,9 +200,12 @@ pub(crate) fn owner_of(salt: [u8; 16]) -> AnswerOwner {
 /// Drops the answers of one owner, or of all, from a log that no process has open; returns whether it has none of them now.
 ///
 /// # Errors
-/// If the file cannot be changed.
+/// If the file cannot be opened or changed.
 pub(super) fn erase_answers(path: &Path, owner: Option<&AnswerOwner>) -> io::Result<bool> {
-    let Ok(file) = open_private(path, Missing::Fail) else { return Ok(true) };
+    let file = match open_private(path, Missing::Fail) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound || is_no_file(path) => return Ok(true),
+        opened => opened?,
+    };
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(false),
@@ -392,6 +395,8 @@ mod tests {
         assert_eq!(found(dir.path()), [answer(2, 5)]);
         assert!(erase_answers(&path, None).unwrap() && !path.exists());
         assert!(erase_answers(&path, None).unwrap());
+        fs::create_dir(&path).unwrap();
+        assert!(erase_answers(&path, None).unwrap(), "a folder is no log");
     }
 
     #[test]

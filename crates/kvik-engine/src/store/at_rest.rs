@@ -6,9 +6,9 @@ use kvik_cache::tier::{Record, SlotId};
 
 use super::StoreError;
 use super::answer_log::{erase_answers, owner_of};
-use super::directory::{Directory, Lock, Locked, Missing, open_private};
+use super::directory::{Directory, Lock, Locked};
 use super::format::Header;
-use super::recover::{read_superblock, scan};
+use super::recover::{Unusable, open_files, scan};
 use super::slab::Slab;
 
 /// Maximum bytes of a block, so that all offsets in a file fit their type.
@@ -39,32 +39,42 @@ pub struct AtRest {
 /// Erases blocks in all stores of a directory that are not open: `pick` chooses them from the blocks of each store.
 ///
 /// # Errors
-/// If a file cannot be changed. Files that cannot be read hold no blocks, and stay as they are.
+/// The first failure to open, read or change a file, after the other stores have been handled: blocks may be left. Files that
+/// are none of a store hold no blocks, and stay as they are.
 pub fn erase_at_rest(
     dir: &Path,
     mut pick: impl FnMut(Vec<(SlotId, Record)>) -> Picked,
 ) -> Result<AtRest, StoreError> {
-    let mut erased = AtRest::default();
-    for directory in Directory::all(dir) {
-        match directory.lock()? {
-            Locked::Here(lock) => erase_in(&directory, &lock, &mut pick, &mut erased)?,
-            Locked::Elsewhere(_) => erased.in_use += 1,
-        }
+    let (mut erased, mut all_handled) = (AtRest::default(), Ok(()));
+    for directory in stores(dir)? {
+        let handled = directory.lock().and_then(|locked| match locked {
+            Locked::Here(lock) => erase_in(&directory, &lock, &mut pick, &mut erased),
+            Locked::Elsewhere(_) => {
+                erased.in_use += 1;
+                Ok(())
+            }
+        });
+        all_handled = all_handled.and(handled);
     }
-    Ok(erased)
+    all_handled.map(|()| erased)
 }
 
 /// Erases the generated answers of a tenant with this salt, or of all, beside the stores of a directory. Those that a
 /// process has open are its own to erase.
 ///
 /// # Errors
-/// If a file cannot be changed.
+/// The first failure to open or change a file, after the others have been handled.
 pub fn erase_answers_at_rest(dir: &Path, salt: Option<[u8; 16]>) -> Result<(), StoreError> {
-    let owner = salt.map(owner_of);
-    for path in Directory::all(dir).map(|directory| directory.answers()) {
-        erase_answers(&path, owner.as_ref()).map_err(StoreError::io(&path))?;
+    let (owner, mut all_erased) = (salt.map(owner_of), Ok(()));
+    for path in stores(dir)?.iter().map(Directory::answers) {
+        let erased = erase_answers(&path, owner.as_ref()).map_err(StoreError::io(&path));
+        all_erased = all_erased.and(erased.map(|_| ()));
     }
-    Ok(())
+    all_erased
+}
+
+fn stores(dir: &Path) -> Result<Vec<Directory>, StoreError> {
+    Directory::every(dir).map_err(StoreError::io(dir))
 }
 
 fn erase_in(
@@ -73,16 +83,19 @@ fn erase_in(
     pick: &mut impl FnMut(Vec<(SlotId, Record)>) -> Picked,
     erased: &mut AtRest,
 ) -> Result<(), StoreError> {
-    let Some(slab) = slab(directory) else { return Ok(()) };
+    let Some(slab) = slab(directory)? else { return Ok(()) };
     erased.stores += 1;
     let mut records = Vec::new();
-    scan(&slab.headers, slab.location(SlotId(0)), 0..u32::MAX, |slot, header| {
+    let all_read = scan(&slab.headers, slab.location(SlotId(0)), 0..u32::MAX, |slot, header| {
         if let Header::Block { record, .. } = header {
             records.push((slot, record));
         }
     });
+    let all_read = all_read.map_err(StoreError::io(&directory.headers()));
     let (count, before) = (records.len(), directory.bytes());
     match pick(records) {
+        // What could not be read was not picked.
+        Picked::All if all_read.is_err() => {}
         Picked::All => {
             drop(slab);
             directory.remove_files(lock)?;
@@ -96,14 +109,16 @@ fn erase_in(
         }
     }
     erased.bytes += before.saturating_sub(directory.bytes());
-    Ok(())
+    all_read
 }
 
-/// Opens the files of a store; `None` if they are invalid.
-fn slab(directory: &Directory) -> Option<Slab> {
-    let headers = open_private(&directory.headers(), Missing::Fail).ok()?;
-    let payloads = open_private(&directory.payloads(), Missing::Fail).ok()?;
-    let superblock = read_superblock(&headers).ok()?.ok()?;
-    let is_sound = superblock.payload_bytes <= PAYLOAD_BYTES_MAX;
-    is_sound.then(|| Slab::new((headers, payloads), superblock.creation, superblock.payload_bytes))
+/// Opens the files of a store; `None` if they are none of a store.
+fn slab(directory: &Directory) -> Result<Option<Slab>, StoreError> {
+    match open_files(directory) {
+        Ok((files, found)) if found.payload_bytes <= PAYLOAD_BYTES_MAX => {
+            Ok(Some(Slab::new(files, found.creation, found.payload_bytes)))
+        }
+        Ok(_) | Err(Unusable::Replaceable(_)) => Ok(None),
+        Err(Unusable::Failed(error)) => Err(error),
+    }
 }

@@ -57,13 +57,33 @@ impl Directory {
 
     /// At most 4,096 stores under `root`, in no order; none if it cannot be read.
     pub(super) fn all(root: &Path) -> impl Iterator<Item = Directory> {
-        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let entries = fs::read_dir(root).into_iter().flatten().flatten().take(4096);
-        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).filter_map(move |entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let ours = name.len() == NAME_DIGITS && name.bytes().all(is_digit);
-            ours.then(|| Directory { root: root.to_owned(), name })
-        })
+        entries.filter_map(move |entry| Directory::at(root, &entry))
+    }
+
+    /// Every store under `root`, in no order; none if it does not exist.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn every(root: &Path) -> io::Result<Vec<Directory>> {
+        let entries = match fs::read_dir(root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut stores = Vec::new();
+        for entry in entries {
+            stores.extend(Directory::at(root, &entry?));
+        }
+        Ok(stores)
+    }
+
+    /// The store of this entry of `root`, if it is one.
+    fn at(root: &Path, entry: &fs::DirEntry) -> Option<Directory> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        entry.file_type().ok().filter(fs::FileType::is_dir)?;
+        let name = entry.file_name().into_string().ok()?;
+        let ours = name.len() == NAME_DIGITS && name.bytes().all(is_digit);
+        ours.then(|| Directory { root: root.to_owned(), name })
     }
 
     /// Its name, the digits of the fingerprint.
@@ -210,6 +230,11 @@ pub(super) fn open_private(path: &Path, missing: Missing) -> io::Result<File> {
         true => Ok(file),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file")),
     }
+}
+
+/// Whether a link, a folder or a pipe is at this path, which is no file of a store.
+pub(super) fn is_no_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| !found.is_file())
 }
 
 /// Creates an empty file, replacing whatever file or link has its path.

@@ -148,7 +148,8 @@ impl Follower {
     fn scan_part(&mut self, slab: &Slab, first: u32) {
         let end = first.saturating_add(SCAN_SLOTS).min(self.geometry.slots);
         let mut found = vec![None; (end - first) as usize];
-        scan(&slab.headers, slab.location(SlotId(first)), first..end, |slot, header| {
+        // What cannot be read is a miss.
+        let _ = scan(&slab.headers, slab.location(SlotId(first)), first..end, |slot, header| {
             if let Header::Block { record, .. } = header {
                 found[(slot.0 - first) as usize] = Some(record);
             }

@@ -160,7 +160,8 @@ pub enum StoreError {
     },
     /// The limit holds no block.
     #[error(
-        "{bytes_max} bytes of disk hold no block, which takes {needed}; allow more, or turn the disk cache off"
+        "{bytes_max} bytes of disk hold no block, which takes {needed}; allow more, free space (a tenth of it is \
+         used at most), or turn the disk cache off"
     )]
     TooSmall {
         /// The configured limit.

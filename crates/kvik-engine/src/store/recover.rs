@@ -4,7 +4,7 @@
 //! The headers are one contiguous file, read once from front to back: 300,000 of them are 77 MB.
 //! Payloads are not read here; each is verified when it is read.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use kvik_cache::tier::{Record, SlotId};
 use rustc_hash::FxHashSet;
 
 use super::StoreError;
-use super::directory::{Directory, Missing, open_private, replace_file};
+use super::directory::{Directory, Missing, is_no_file, open_private, replace_file};
 use super::format::{HEADER_BYTES, Header, HeaderLocation, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use super::slab::{Slab, header_offset};
 use super::system::{read_at, read_exact_at, write_all_at};
@@ -79,6 +79,15 @@ pub(super) fn open(directory: &Directory, geometry: &Geometry) -> Result<Recover
 
 /// The existing files if they have the layout.
 pub(super) fn open_existing(directory: &Directory, geometry: &Geometry) -> Result<Slab, Unusable> {
+    let (files, found) = open_files(directory)?;
+    if (found.fingerprint, found.payload_bytes) != (geometry.fingerprint, geometry.payload_bytes) {
+        return Err(replaceable("the file is of another model or has blocks of another size"));
+    }
+    Ok(Slab::new(files, found.creation, found.payload_bytes))
+}
+
+/// The existing files of headers and payloads, of whatever layout, and the superblock.
+pub(super) fn open_files(directory: &Directory) -> Result<((File, File), Superblock), Unusable> {
     let headers = open_file(&directory.headers())?;
     let payloads = open_file(&directory.payloads())?;
     let failed = |error| Unusable::Failed(StoreError::io(&directory.headers())(error));
@@ -87,21 +96,14 @@ pub(super) fn open_existing(directory: &Directory, geometry: &Geometry) -> Resul
         SuperblockError::Unknown => replaceable("the file is not a disk cache of kvik, or is damaged"),
         SuperblockError::Version(version) => replaceable(&format!("the file is of format version {version}")),
     })?;
-    if (found.fingerprint, found.payload_bytes) != (geometry.fingerprint, geometry.payload_bytes) {
-        return Err(replaceable("the file is of another model or has blocks of another size"));
-    }
-    Ok(Slab::new((headers, payloads), found.creation, found.payload_bytes))
+    Ok(((headers, payloads), found))
 }
 
 fn open_file(path: &Path) -> Result<File, Unusable> {
-    open_private(path, Missing::Fail).map_err(|error| {
-        // A link, a folder or a pipe at this path is no file of a store.
-        let is_other = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
-        match error.kind() {
-            io::ErrorKind::NotFound => Unusable::Replaceable(None),
-            _ if is_other => replaceable(&format!("{} cannot be opened ({error})", path.display())),
-            _ => Unusable::Failed(StoreError::io(path)(error)),
-        }
+    open_private(path, Missing::Fail).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Unusable::Replaceable(None),
+        _ if is_no_file(path) => replaceable(&format!("{} cannot be opened ({error})", path.display())),
+        _ => Unusable::Failed(StoreError::io(path)(error)),
     })
 }
 
@@ -147,7 +149,8 @@ pub(super) fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
     let mut records = Vec::new();
     let mut written = vec![false; geometry.slots as usize];
     let mut known = FxHashSet::default();
-    scan(&slab.headers, slab.location(SlotId(0)), 0..geometry.slots, |slot, header| {
+    // What cannot be read is a miss.
+    let _ = scan(&slab.headers, slab.location(SlotId(0)), 0..geometry.slots, |slot, header| {
         written[slot.index()] = header != Header::Nothing;
         // A second slot with the same block counts as vacant.
         if let Header::Block { record, .. } = header
@@ -161,37 +164,44 @@ pub(super) fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
 
 /// Reads the headers of these slots in order, as far as there are any; `file` says where they lie. Skips headers that
 /// cannot be read.
+///
+/// # Errors
+/// The first failure to read, after the others have been read.
 pub(super) fn scan(
     headers: &File,
     file: HeaderLocation,
     slots: Range<u32>,
     mut found: impl FnMut(SlotId, Header),
-) {
-    let length = headers.metadata().map_or(0, |file| file.len());
+) -> io::Result<()> {
+    let length = headers.metadata()?.len();
     let held = length.saturating_sub(header_offset(SlotId(0))) / HEADER_BYTES as u64;
     let end = u32::try_from(held).map_or(slots.end, |held| held.min(slots.end));
     let count_max = HEADERS_PER_READ.min(end.saturating_sub(slots.start));
     let mut bytes = vec![0; count_max as usize * HEADER_BYTES];
+    let mut all_read = Ok(());
     for first in (slots.start..end).step_by(HEADERS_PER_READ as usize) {
         let count = (end - first).min(HEADERS_PER_READ) as usize;
         let wanted = &mut bytes[..count * HEADER_BYTES];
-        let length = read_up_to(headers, wanted, header_offset(SlotId(first)));
+        let (length, read) = read_up_to(headers, wanted, header_offset(SlotId(first)));
         for (slot, header) in (first..).map(SlotId).zip(wanted[..length].as_chunks().0) {
             found(slot, Header::decode(header, HeaderLocation { slot, ..file }));
         }
+        all_read = all_read.and(read);
     }
+    all_read
 }
 
-/// Fills `bytes` from `offset` as far as the file can be read; returns the length read.
-fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> usize {
+/// Fills `bytes` from `offset` as far as the file can be read; returns the length read, and why it is not all if that is
+/// not the end of the file.
+fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> (usize, io::Result<()>) {
     let mut length = 0;
     while length < bytes.len() {
         match read_at(file, &mut bytes[length..], offset + length as u64) {
             Ok(0) => break,
             Ok(count) => length += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => break,
+            Err(error) => return (length, Err(error)),
         }
     }
-    length
+    (length, Ok(()))
 }

@@ -1,6 +1,7 @@
 //! Erased blocks leave nothing in the files and take no disk space.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::store::{AtRest, Picked, erase_at_rest};
@@ -67,6 +68,25 @@ fn stores_that_are_not_open_are_emptied_and_those_that_are_stay() {
     let rest = erase_at_rest(&scene.config.dir, nothing).unwrap();
     assert_eq!((rest.blocks, allocated(&scene)), (3, 0));
     assert!(erase_at_rest(&scene.dir.path().join("nowhere"), nothing).unwrap() == AtRest::default());
+    let file = scene.dir.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    assert!(matches!(erase_at_rest(&file, nothing), Err(StoreError::Io { .. })), "no directory");
+}
+
+#[test]
+fn a_store_that_cannot_be_erased_keeps_no_other_from_it() {
+    let scene = Scene::new(20);
+    let other = StoreConfig { model: [2; 32], ..scene.config.clone() };
+    for config in [&scene.config, &other] {
+        open(config).unwrap().store.put(0, &record(0)).unwrap();
+    }
+    let lock = files(&other)[0].parent().unwrap().with_extension("lock");
+    fs::remove_file(&lock).unwrap();
+    symlink("/dev/null", &lock).unwrap();
+    let error = erase_at_rest(&scene.config.dir, |_| Picked::All).unwrap_err();
+    assert!(matches!(&error, StoreError::Io { path, .. } if *path == lock), "{error}");
+    assert_eq!(allocated(&scene), 0);
+    assert!(files(&other)[0].exists());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
 use crate::stats::DiskRole;
+use crate::store::{Picked, erase_at_rest};
 
 /// Blocks that fit below the child's file size limit, and that limit in units of 512 bytes: the write of
 /// the next block stops in its middle.
@@ -93,12 +94,36 @@ fn files_that_the_system_does_not_open_stay_as_they_are() {
 #[test]
 fn few_files_child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
-    // The lowest free number is for the lock, and none is left for the headers.
+    leave_one_file();
+    let error = open(&config(Path::new(&dir), 3)).unwrap_err();
+    assert!(matches!(&error, StoreError::Io { path, .. } if path.ends_with("headers")), "{error}");
+}
+
+/// Nobody is told that blocks are erased that could not be looked at.
+#[test]
+fn files_that_the_system_does_not_open_do_not_count_as_erased() {
+    let scene = Scene::filled(3);
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "store::tests::faults::few_files_erasing_child"]);
+    let output = child.env(CHILD_DIR, &scene.config.dir).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(scene.survivors().len(), 3);
+}
+
+/// The child of the test above; does nothing by itself.
+#[test]
+fn few_files_erasing_child() {
+    let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
+    leave_one_file();
+    let error = erase_at_rest(Path::new(&dir), |_| Picked::All).unwrap_err();
+    assert!(matches!(&error, StoreError::Io { path, .. } if path.ends_with("headers")), "{error}");
+}
+
+/// Lets this process have one more file open: the lowest free number is for the lock, and none is left for the headers.
+fn leave_one_file() {
     let free = fs::File::open("/dev/null").unwrap().as_raw_fd();
     let limit = u64::try_from(free).unwrap() + 1;
     setrlimit(Resource::Nofile, Rlimit { current: Some(limit), ..getrlimit(Resource::Nofile) }).unwrap();
-    let error = open(&config(Path::new(&dir), 3)).unwrap_err();
-    assert!(matches!(&error, StoreError::Io { path, .. } if path.ends_with("headers")), "{error}");
 }
 
 #[test]
