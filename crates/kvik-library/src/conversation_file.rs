@@ -35,7 +35,7 @@ pub(crate) struct ConversationFile {
     /// `None` if conversations last until the process ends.
     pub(crate) records: Option<Records>,
     pub(crate) list: Arc<Conversations>,
-    /// What is deleted, until no summary of it is left.
+    /// What is deleted, until nothing of it is left.
     deletions: Arc<Deletions>,
     /// What each of the models remembers.
     memories: Mutex<Vec<Weak<dyn Remembers>>>,
@@ -83,7 +83,7 @@ impl ConversationFile {
         let file = Arc::new(ConversationFile::new(records));
         // A process that was killed may have deleted messages and not their summaries, which no model has read yet.
         if let Err(error) = file.forget_deleted() {
-            tracing::warn!("summaries of deleted messages may still be in {}: {error}", dir.display());
+            tracing::warn!("parts of deleted messages may still be in {}: {error}", dir.display());
         }
         open.insert(place, Arc::downgrade(&file));
         Ok(file)
@@ -100,24 +100,36 @@ impl ConversationFile {
         self.memories.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&memory));
     }
 
-    /// True if a deleted conversation had this name or id, and summaries of it may be left.
+    /// True if a deleted conversation had this name or id, and something of it may be left.
     pub(crate) fn is_partly_deleted(&self, tenant: &str, reference: &str) -> bool {
         self.deletions.find(tenant, reference).is_some()
     }
 
-    /// Deletes the summaries of all deleted messages, by models that are open and by others.
+    /// Deletes the summaries of all deleted messages, by models that are open and by others, and what is left of deleted
+    /// conversations in free space of the file.
     pub(crate) fn forget_deleted(&self) -> Result<(), Error> {
+        let (mut whole, mut failed) = (Vec::new(), None);
         // All of them, also if one fails.
-        let forgotten: Vec<_> =
-            self.deletions.all().iter().map(|(owner, left)| self.forget(owner, left)).collect();
-        forgotten.into_iter().collect()
+        for (owner, left) in self.deletions.all() {
+            match self.forget(&owner, &left) {
+                Ok(true) => whole.push((owner, left)),
+                Ok(false) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let ended = self.end(whole);
+        failed.map_or(ended, Err)
     }
 
-    fn forget(&self, owner: &Owner, left: &Deletion) -> Result<(), Error> {
+    /// Returns whether all of a conversation is deleted, except for free space of the file.
+    fn forget(&self, owner: &Owner, left: &Deletion) -> Result<bool, Error> {
+        if left.is_done {
+            return Ok(true);
+        }
         if !left.is_part {
             match self.list.erase(owner, left) {
                 // Another thread deletes this one, and its summaries after it.
-                Err(ConversationError::Busy(_)) => return Ok(()),
+                Err(ConversationError::Busy(_)) => return Ok(false),
                 erased => erased?,
             }
         }
@@ -128,7 +140,25 @@ impl ConversationFile {
         if let Some(records) = &self.records {
             forget_at_rest(records, tenant, &chain)?;
         }
-        Ok(self.deletions.put(owner, None)?)
+        if left.is_part {
+            self.deletions.put(owner, None)?;
+        }
+        Ok(!left.is_part)
+    }
+
+    /// Ends deletions of whole conversations: rewrites the file, whose free space holds the last copies.
+    fn end(&self, whole: Vec<(Owner, Deletion)>) -> Result<(), Error> {
+        if whole.is_empty() {
+            return Ok(());
+        }
+        // The records of the deletions have names, of which nothing stays in the new file either.
+        whole.iter().try_for_each(|(owner, _)| self.deletions.put(owner, Some(Deletion::done())))?;
+        let rewritten = self.records.as_ref().map_or(Ok(()), Records::rewrite);
+        for (owner, left) in whole {
+            // By its name a second call finds it.
+            self.deletions.put(&owner, rewritten.is_err().then_some(left))?;
+        }
+        Ok(rewritten?)
     }
 
     fn open_memories(&self) -> Vec<Arc<dyn Remembers>> {

@@ -9,7 +9,7 @@ use kvik_library::{
 };
 use kvik_memory::conversations::Conversations;
 use kvik_memory::deletions::Deletions;
-use kvik_memory::records::Records;
+use kvik_memory::records::{FILE_NAME, Records};
 use serde_json::Value;
 
 /// Tokens of a context that a few turns fill.
@@ -197,6 +197,26 @@ fn it_is_renamed_taken_back_and_deleted_with_all_that_is_remembered() {
     say(&conversation, "Hello.");
     model.conversation("late buses").delete().unwrap();
     assert!(model.conversations().is_empty() && conversation.messages().is_err());
+}
+
+#[test]
+fn nothing_of_a_deleted_conversation_is_left_in_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let holds = |text: &str| {
+        let bytes = std::fs::read(dir.path().join(FILE_NAME)).unwrap();
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    };
+    let model = opened(dir.path());
+    say(&model.conversation("zanzibar"), "Remember the code xyzzy-4711.");
+    say(&model.conversation("cake"), "With nuts?");
+    model.close().unwrap();
+    assert!(["zanzibar", "xyzzy-4711", "With nuts?"].into_iter().all(holds));
+    let model = opened(dir.path());
+    model.conversation("zanzibar").delete().unwrap();
+    model.close().unwrap();
+    assert_eq!(["zanzibar", "xyzzy-4711", "With nuts?"].map(holds), [false, false, true]);
+    assert!(Deletions::open(Some(&records(dir.path()))).all().is_empty());
+    assert_eq!(opened(dir.path()).conversation("cake").messages().unwrap().len(), 2);
 }
 
 #[test]
