@@ -158,7 +158,7 @@ impl Transfer<'_> {
             false => answer.part() == Some((range.start, self.size)),
         };
         if !fits {
-            return Ok(Received::NoRanges);
+            return self.unfit(&answer);
         }
         let Answer { response, sha256 } = answer;
         {
@@ -167,6 +167,17 @@ impl Transfer<'_> {
         }
         let len = range.end - range.start;
         self.copy(piece, range.start, response.into_body().into_reader().take(len)).map(Received::Bytes)
+    }
+
+    /// What an answer means that does not have the requested bytes: the server has no ranges, or something else has
+    /// answered, such as a proxy with a page of its own, which must not cost what is present.
+    fn unfit(&self, answer: &Answer) -> Result<Received, ShelfError> {
+        let is_other = match answer.whole() {
+            Some(Some(length)) => length != self.size,
+            Some(None) => self.lock().state.done() > 0,
+            None => false,
+        };
+        if is_other { Err(self.broke_off()) } else { Ok(Received::NoRanges) }
     }
 
     /// Writes bytes of a piece to their position in the file; returns how many there were.

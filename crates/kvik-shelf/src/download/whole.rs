@@ -23,8 +23,6 @@ pub(super) fn fetch(
     part: &Part,
     watch: Watch<'_>,
 ) -> Result<(u64, Option<String>), ShelfError> {
-    let state = state_path_of(&part.target);
-    disk::remove(&state).map_err(ShelfError::io(&state))?;
     let mut retry = Retry::new(hub.tuning.first_pause);
     loop {
         match receive(hub, wanted, part, watch) {
@@ -42,15 +40,18 @@ fn receive(
     watch: Watch<'_>,
 ) -> Result<(u64, Option<String>), ShelfError> {
     let answer = hub.get_file(&wanted.url, &wanted.what, None)?;
-    let announced = answer.whole().flatten();
+    let whole = answer.whole();
+    let announced = whole.flatten();
     let size = wanted.size.or(announced);
     let broke_off =
         |have| ShelfError::BrokeOff { file: wanted.what.clone(), have, size: size.unwrap_or(have) };
-    if announced.is_some() && announced != size {
-        // The file differs from the listed one.
+    if whole.is_none() || (announced.is_some() && announced != size) {
+        // The file differs from the listed one, or something else has answered: what is present stays.
         return Err(broke_off(0));
     }
     let Answer { response, sha256 } = answer;
+    let state = state_path_of(&part.target);
+    disk::remove(&state).map_err(ShelfError::io(&state))?;
     part.file.set_len(0).map_err(ShelfError::io(&part.path))?;
     let free = hub.tuning.free_in(part.path.parent().unwrap_or(Path::new(".")));
     if let (Some(needed), Some(free)) = (size, free)

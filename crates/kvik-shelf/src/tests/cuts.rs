@@ -1,6 +1,6 @@
 //! Downloads that end early, in every way, and the state they leave.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use kvik_testing::{WebAnswer, WebRequest};
 
@@ -111,6 +111,35 @@ fn ranges_that_are_refused_or_of_another_file_are_not_used() {
         let (shelf, _dir) = shelf_of(&web.url);
         let manifest = pull(&shelf, "hf:o/r").unwrap();
         assert_eq!(bytes_of(&shelf, &manifest), content[..]);
+    }
+}
+
+/// As a proxy answers that wants its users to log in.
+#[test]
+fn a_page_in_place_of_a_range_costs_nothing_that_is_there() {
+    let content = content(30, 400_000);
+    for has_length in [true, false] {
+        let (repository, pages) = (one_file(&content), Arc::new(AtomicBool::new(false)));
+        let sends_pages = pages.clone();
+        let web = Web::serve(move |request| {
+            let page = WebAnswer::new("200 OK", b"<html>log in</html>");
+            match request.header("range").is_some() && sends_pages.load(SeqCst) {
+                true if has_length => page,
+                true => page.without_length(),
+                false => repository.answer(request),
+            }
+        });
+        let (shelf, _dir) = shelf_of(&web.url);
+        pull_with(&shelf, "hf:o/r", &Until::bytes(200_000)).unwrap_err();
+        pages.store(true, SeqCst);
+        let error = pull(&shelf, "hf:o/r").unwrap_err();
+        let ShelfError::BrokeOff { have, .. } = error else { panic!("{error}") };
+        assert!(have >= 200_000, "{have}");
+        pages.store(false, SeqCst);
+        let asked = web.seen().len();
+        let manifest = pull(&shelf, "hf:o/r").unwrap();
+        assert_eq!(bytes_of(&shelf, &manifest), content[..]);
+        assert!(asked_for(&web.seen()[asked..], content.len()) <= 200_000);
     }
 }
 
