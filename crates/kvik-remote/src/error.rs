@@ -64,6 +64,9 @@ pub enum RemoteError {
     System(std::io::Error),
 }
 
+/// The code with which S3 refuses requests that were signed at another time than its own.
+const CLOCK_CODE: &str = "RequestTimeTooSkewed";
+
 /// Faults of a store's operations.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -90,6 +93,9 @@ impl Fault {
         match self {
             Fault::Late => "check its load and the network between",
             Fault::Unreachable(_) => "check that it runs and that its address is right",
+            Fault::Refused(code) if code == CLOCK_CODE => {
+                "set the clock of this machine, which differs too much from that of the store"
+            }
             Fault::Refused(_) => "check the user, the password and what they may do",
             Fault::Full(_) => "set --cache-remote-size below what it may hold",
             Fault::Failed(_) => "see its log",

@@ -36,6 +36,18 @@ impl Known {
         self.take(key);
     }
 
+    /// Notes that the report of a use did not reach the store: the next use is reported.
+    pub(crate) fn report_failed(&mut self, key: &Key) {
+        if self.take(key).is_some() {
+            self.put(*key, None);
+        }
+    }
+
+    /// Notes that the store may have lost any value.
+    pub(crate) fn clear(&mut self) {
+        *self = Known::default();
+    }
+
     fn take(&mut self, key: &Key) -> Option<Option<Instant>> {
         let (young, old) = (self.young.remove(key), self.old.remove(key));
         young.or(old)
@@ -75,8 +87,15 @@ mod tests {
         tokio::time::advance(after).await;
         assert_eq!(known.is_due(&key(1), after), Some(true));
         assert_eq!(known.is_due(&key(1), after), Some(false));
+        known.report_failed(&key(1));
+        assert_eq!(known.is_due(&key(1), after), Some(true), "the store has not heard of it");
         known.remove(&key(1));
         assert_eq!(known.is_due(&key(1), after), None);
+        known.report_failed(&key(1));
+        assert!(!known.contains(&key(1)), "a failed report makes nothing known");
+        known.insert(key(2), true);
+        known.clear();
+        assert!(!known.contains(&key(2)));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod removals;
 mod seal;
 mod speed;
 mod thread;
+mod upkeep;
 
 use std::sync::Arc;
 

@@ -18,6 +18,7 @@ use crate::known::Known;
 use crate::names::{Key, Names};
 use crate::removals::Removals;
 use crate::seal::{Kind, Label, Sealer};
+use crate::upkeep::{Upkeep, UpkeepQueue};
 
 /// Limits of the bytes read but not yet taken by the engine, including those in flight, and of the bytes waiting to
 /// be written.
@@ -39,6 +40,8 @@ pub(crate) struct Node {
     pub(crate) counters: Counters,
     pub(crate) known: Mutex<Known>,
     removals: Mutex<Removals>,
+    /// Values to be renewed or removed in the background.
+    pub(crate) upkeep: UpkeepQueue,
     pub(crate) done: Done,
     /// Bytes that are requested and have not arrived.
     pub(crate) reading_bytes: AtomicU64,
@@ -85,6 +88,7 @@ impl Node {
             counters: Counters::default(),
             known: Mutex::default(),
             removals: Mutex::default(),
+            upkeep: UpkeepQueue::default(),
             done: Done { queue: Mutex::default(), waker: config.waker },
             reading_bytes: AtomicU64::new(0),
             reads: Arc::new(Semaphore::new(READ_BYTES_MAX / PERMIT_BYTES)),
@@ -93,6 +97,18 @@ impl Node {
 
     pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the use of a value, which is reported to the store in the background unless it was reported recently.
+    /// Returns false if the value is unknown.
+    pub(crate) fn use_known(&self, key: Key, ttl: Duration) -> bool {
+        let after = self.backend.renew_after(&self.retention(ttl));
+        let mut known = self.known();
+        let Some(is_due) = known.is_due(&key, after) else { return false };
+        if is_due && !self.upkeep.push(Upkeep::Renew(key, ttl)) {
+            known.report_failed(&key);
+        }
+        true
     }
 
     pub(crate) fn removals(&self) -> MutexGuard<'_, Removals> {
@@ -188,4 +204,28 @@ impl Done {
 /// Adds to a counter.
 pub(crate) fn count(counter: &AtomicU64, by: usize) {
     counter.fetch_add(by as u64, Relaxed);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+pub(crate) mod tests {
+    use super::*;
+    use crate::backend::memory::Memory;
+    use crate::config::{DEADLINE_MIN, FleetKey, RemoteConfig, RemoteUrl};
+
+    /// A node over a store in memory, which nothing probes.
+    pub(crate) fn node_over(memory: &Arc<Memory>) -> Arc<Node> {
+        let config = RemoteConfig {
+            url: RemoteUrl::parse("file:///nowhere").unwrap(),
+            key: FleetKey::new([1; 32]),
+            fingerprint: [2; 32],
+            payload_bytes: 1000,
+            ttl: Duration::from_secs(60),
+            budget: Budget::default(),
+            deadline_min: DEADLINE_MIN,
+            waker: Waker::default(),
+        };
+        let names = Names::new(&config.key, &config.fingerprint, config.payload_bytes, 8);
+        Arc::new(Node::new(Arc::clone(memory) as Arc<dyn Backend>, names, 8, config))
+    }
 }

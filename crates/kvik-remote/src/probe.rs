@@ -30,8 +30,11 @@ pub(crate) async fn watch(node: &Node) {
     let mut wait = WAIT_MIN;
     loop {
         match timeout(PROBE_MAX, probe(&*node.backend, &node.names, &node.sealer)).await {
-            Ok(Ok(sample)) => {
+            Ok(Ok(Probed { sample, full })) => {
                 let since = Instant::now();
+                // The store may have lost values while it was down.
+                node.known().clear();
+                full.iter().for_each(|fault| node.health.fault(fault));
                 node.health.probed(sample);
                 node.done.wake();
                 node.health.until_down().await;
@@ -48,33 +51,61 @@ pub(crate) async fn watch(node: &Node) {
     }
 }
 
+/// The result of a successful probe.
+struct Probed {
+    sample: Sample,
+    /// The fault of a store that takes no values.
+    full: Option<Fault>,
+}
+
 /// Carries out a probe, with a random name.
-async fn probe(backend: &dyn Backend, names: &Names, sealer: &Sealer) -> Result<Sample, Fault> {
-    let system = |_| Fault::Failed("the system has no random numbers".to_owned());
+async fn probe(backend: &dyn Backend, names: &Names, sealer: &Sealer) -> Result<Probed, Fault> {
     let mut name = [0; 32];
-    getrandom::fill(&mut name).map_err(system)?;
+    getrandom::fill(&mut name).map_err(|_| no_random_numbers())?;
     let key = names.run(0, &Identity(name));
     let label = Label { kind: Kind::Run, count: 0, owner: 0, what: &name };
     let plain = vec![name[0]; PROBE_BYTES];
-    let retention = Retention { ttl: STABLE, total_max: None, owner_max: None };
-    let value = sealer.seal(label, STABLE, &plain).ok_or_else(|| system(getrandom::Error::UNSUPPORTED))?;
+    let value = sealer.seal(label, STABLE, &plain).ok_or_else(no_random_numbers)?;
 
     backend.connect().await?;
-    backend.put(&key, value, &retention).await?;
-    let asked = Instant::now();
-    let is_there = backend.exists(&questions(key, backend.questions_max())).await?.first() == Some(&true);
-    let latency = asked.elapsed();
-    let asked = Instant::now();
-    let value = backend.get(&key, PROBE_BYTES + HEADER_BYTES + 1).await?;
-    let opened = value.map(|value| sealer.open(label, value.bytes));
-    let time = asked.elapsed();
+    let full = put(backend, &key, value).await?;
+    let asked = questions(key, backend.questions_max());
+    let (there, latency) = timed(backend.exists(&asked)).await?;
+    let is_there = there.first() == Some(&true);
+    let read = async {
+        let value = backend.get(&key, PROBE_BYTES + HEADER_BYTES + 1).await?;
+        Ok(value.map(|value| sealer.open(label, value.bytes)))
+    };
+    let (opened, time) = timed(read).await?;
     backend.delete(&key).await?;
-    match opened {
-        Some(Ok((opened, _))) if is_there && opened == plain => {
-            Ok(Sample { latency, byte_s: byte_s(PROBE_BYTES as u64, time, latency) })
-        }
-        _ => Err(Fault::Failed("it does not give what it was given".to_owned())),
+    let is_right = match opened {
+        Some(opened) => full.is_none() && is_there && opened.is_ok_and(|(opened, _)| opened == plain),
+        // The time of the empty answer stands for that of a value, until one is read.
+        None => full.is_some() && !is_there,
+    };
+    let sample = Sample { latency, byte_s: byte_s(PROBE_BYTES as u64, time, latency) };
+    let wrong = || Fault::Failed("it does not give what it was given".to_owned());
+    if is_right { Ok(Probed { sample, full }) } else { Err(wrong()) }
+}
+
+/// Writes the value of a probe. A full store can still be read, and returns its fault.
+async fn put(backend: &dyn Backend, key: &Key, value: Vec<u8>) -> Result<Option<Fault>, Fault> {
+    let retention = Retention { ttl: STABLE, total_max: None, owner_max: None };
+    match backend.put(key, value, &retention).await {
+        Err(full @ Fault::Full(_)) => Ok(Some(full)),
+        put => put.map(|()| None),
     }
+}
+
+/// Returns the answer to a request, and the time that it took.
+async fn timed<T>(request: impl Future<Output = Result<T, Fault>>) -> Result<(T, Duration), Fault> {
+    let asked = Instant::now();
+    let answer = request.await?;
+    Ok((answer, asked.elapsed()))
+}
+
+fn no_random_numbers() -> Fault {
+    Fault::Failed("the system has no random numbers".to_owned())
 }
 
 /// The key and others: as many as a lookup queries, where each is a request, so that a lookup finds open connections.
@@ -88,28 +119,15 @@ fn questions(key: Key, max: usize) -> Vec<Key> {
 mod tests {
     use std::sync::Arc;
 
-    use kvik_engine::store::Waker;
-
     use super::*;
     use crate::backend::memory::Memory;
-    use crate::config::{Budget, DEADLINE_MIN, FleetKey, RemoteConfig, RemoteUrl};
+    use crate::node::tests::node_over;
 
     const REFUSED: Fault = Fault::Failed(String::new());
 
     /// A watched node over a store in memory.
     fn watched(memory: &Arc<Memory>) -> Arc<Node> {
-        let config = RemoteConfig {
-            url: RemoteUrl::parse("file:///nowhere").unwrap(),
-            key: FleetKey::new([1; 32]),
-            fingerprint: [2; 32],
-            payload_bytes: 1000,
-            ttl: STABLE,
-            budget: Budget::default(),
-            deadline_min: DEADLINE_MIN,
-            waker: Waker::default(),
-        };
-        let names = Names::new(&config.key, &config.fingerprint, config.payload_bytes, 8);
-        let node = Arc::new(Node::new(Arc::clone(memory) as Arc<dyn Backend>, names, 8, config));
+        let node = node_over(memory);
         let watched = Arc::clone(&node);
         tokio::spawn(async move { watch(&watched).await });
         node
@@ -207,5 +225,21 @@ mod tests {
         assert!(!node.health.takes_writes());
         node.health.wrote();
         assert!(node.health.takes_writes(), "a value was taken meanwhile");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_full_from_the_start_is_read() {
+        let memory = Arc::new(Memory::new(1 << 20, 4096));
+        memory.set_delay(Duration::from_millis(20));
+        memory.set_write_fault(Some(Fault::Full("no room".to_owned())));
+        let node = watched(&memory);
+        assert_eq!(seconds_until_up(&node).await, 0);
+        assert!(!node.health.takes_writes());
+        let expected = node.health.expected(1000).unwrap();
+        assert_eq!(expected.latency, Duration::from_millis(20));
+        assert!(!expected.block.is_zero(), "reading takes time");
+        memory.set_write_fault(None);
+        sleep(Duration::from_secs(31)).await;
+        assert!(node.health.takes_writes());
     }
 }

@@ -36,18 +36,6 @@ impl Remote {
         &self.node
     }
 
-    /// Reports the use of a known run to the store, unless it was reported recently. Returns false if the run is
-    /// unknown.
-    fn use_known(&self, owner: u64, end: &Identity) -> bool {
-        let key = self.node.run(owner, end);
-        let after = self.node.backend.renew_after(self.node.ttl);
-        let Some(is_due) = self.node.known().is_due(&key, after) else { return false };
-        if is_due {
-            self.thread.send(Command::Renew(key, self.node.ttl));
-        }
-        true
-    }
-
     fn has_room(&self, blocks: usize) -> bool {
         blocks <= self.room()
     }
@@ -84,8 +72,9 @@ impl RemoteStore for Remote {
         }
     }
 
-    fn wants(&mut self, owner: u64, end: &Identity, blocks: usize) -> bool {
-        self.node.health.takes_writes() && !self.use_known(owner, end) && self.has_room(blocks)
+    fn wants(&mut self, owner: u64, end: &Identity, blocks: usize, ttl: Option<Duration>) -> bool {
+        let uses = || self.node.use_known(self.node.run(owner, end), ttl.unwrap_or(self.node.ttl));
+        self.node.health.takes_writes() && !uses() && self.has_room(blocks)
     }
 
     fn room(&self) -> usize {

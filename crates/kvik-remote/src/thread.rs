@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::blocks::{Offer, fetch, forget, look_up, renew, write_all};
+use crate::blocks::{Offer, fetch, forget, keep_up, look_up, write_all};
 use crate::budget::SweepRules;
 use crate::error::RemoteError;
 use crate::names::Key;
@@ -31,6 +31,8 @@ const DISK_THREADS_MAX: usize = 8;
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
 /// Time limit of a sweep.
 const SWEEP_MAX: Duration = Duration::from_secs(300);
+/// Maximum number of values that are renewed or removed concurrently.
+const UPKEEP_MAX: usize = 2;
 /// Number of tasks above which finished ones are removed.
 const TASKS_MAX: usize = 64;
 
@@ -43,7 +45,6 @@ pub(crate) enum Command {
     Fetch(u64, Chain, Range<usize>),
     Cancel(u64),
     Write(Offer),
-    Renew(Key, Duration),
     Forget(Vec<Key>),
     Run(Work),
     Close,
@@ -95,6 +96,7 @@ impl Drop for Thread {
 async fn serve(node: Arc<Node>, mut commands: UnboundedReceiver<Command>) {
     let (offers, offered) = unbounded_channel();
     tokio::spawn(write_all(Arc::clone(&node), offered));
+    (0..UPKEEP_MAX).for_each(|_| drop(tokio::spawn(keep_up(Arc::clone(&node)))));
     let watched = Arc::clone(&node);
     tokio::spawn(async move { probe::watch(&watched).await });
     tokio::spawn(sweep(Arc::clone(&node)));
@@ -110,7 +112,6 @@ async fn serve(node: Arc<Node>, mut commands: UnboundedReceiver<Command>) {
             }
             Command::Cancel(ticket) => tasks.cancel(ticket),
             Command::Write(offer) => drop(offers.send(offer)),
-            Command::Renew(key, ttl) => drop(tokio::spawn(async move { renew(&node, key, ttl).await })),
             Command::Forget(keys) => drop(tokio::spawn(async move { forget(&node, keys).await })),
             Command::Run(work) => drop(tokio::spawn(work)),
             Command::Close => break,
@@ -127,17 +128,16 @@ async fn drain(node: &Node) {
     }
 }
 
-/// Sweeps the store forever. Faults are only logged: requests that need the store notice them.
+/// Sweeps the store forever, also while it is not used: a full store may need it most. Faults are only logged:
+/// requests that need the store notice them.
 async fn sweep(node: Arc<Node>) {
     let rules = SweepRules::new(&node.budget, node.ttl, SWEEP_EVERY);
     loop {
         sleep(SWEEP_EVERY).await;
-        if node.health.is_up() {
-            match timeout(SWEEP_MAX, node.backend.sweep(&rules)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "the remote cache was not swept"),
-                Err(_) => tracing::debug!("the remote cache was not swept in time"),
-            }
+        match timeout(SWEEP_MAX, node.backend.sweep(&rules)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "the remote cache was not swept"),
+            Err(_) => tracing::debug!("the remote cache was not swept in time"),
         }
     }
 }
@@ -158,5 +158,22 @@ impl Tasks {
         if let Some(task) = self.0.remove(&ticket) {
             task.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::memory::Memory;
+    use crate::node::tests::node_over;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_not_used_is_swept() {
+        let memory = Arc::new(Memory::new(1 << 20, 4096));
+        let node = node_over(&memory);
+        tokio::spawn(sweep(Arc::clone(&node)));
+        sleep(2 * SWEEP_EVERY + SWEEP_EVERY / 2).await;
+        assert!(!node.health.is_up());
+        assert_eq!(memory.sweeps(), 2);
     }
 }

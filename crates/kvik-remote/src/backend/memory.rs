@@ -34,9 +34,23 @@ struct State {
     delay: Duration,
     fault: Option<Fault>,
     write_fault: Option<Fault>,
+    renewal_fault: Option<Fault>,
     holds_writes: bool,
     tamper: Option<Tamper>,
     requests: u64,
+    sweeps: usize,
+    renewals: Renewals,
+}
+
+/// Numbers of renewals.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Renewals {
+    /// Those that have ended.
+    pub ended: usize,
+    /// Those that are in flight.
+    pub running: usize,
+    /// Most that were in flight at once.
+    pub running_max: usize,
 }
 
 struct Stored {
@@ -64,6 +78,11 @@ impl Memory {
     /// Makes all writes of values fail with a fault, or succeed.
     pub fn set_write_fault(&self, fault: Option<Fault>) {
         self.state().write_fault = fault;
+    }
+
+    /// Makes all renewals fail with a fault, or succeed.
+    pub fn set_renewal_fault(&self, fault: Option<Fault>) {
+        self.state().renewal_fault = fault;
     }
 
     /// Holds back all writes of values, or lets them go on.
@@ -102,6 +121,21 @@ impl Memory {
         self.state().requests
     }
 
+    /// Number of sweeps so far.
+    pub fn sweeps(&self) -> usize {
+        self.state().sweeps
+    }
+
+    /// Numbers of renewals so far.
+    pub fn renewals(&self) -> Renewals {
+        self.state().renewals
+    }
+
+    /// Loses all values, as a server without persistence does when it is started again.
+    pub fn lose_values(&self) {
+        self.state().values.clear();
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,6 +168,26 @@ impl State {
         };
         rules.surplus(self.values.iter().map(entry).collect())
     }
+
+    fn renew(&mut self, key: &Key, ttl: Duration) -> Result<bool, Fault> {
+        self.renewal_fault.clone().map_or(Ok(()), Err)?;
+        let now = Instant::now();
+        let Some(stored) = self.values.get_mut(key) else { return Ok(false) };
+        (stored.used, stored.expires) = (now, stored.expires.max(now + ttl));
+        Ok(true)
+    }
+}
+
+impl Renewals {
+    fn begin(&mut self) {
+        self.running += 1;
+        self.running_max = self.running_max.max(self.running);
+    }
+
+    fn end(&mut self) {
+        self.running -= 1;
+        self.ended += 1;
+    }
 }
 
 #[async_trait]
@@ -146,8 +200,8 @@ impl Backend for Memory {
         self.questions_max
     }
 
-    fn renew_after(&self, ttl: Duration) -> Duration {
-        ttl / 2
+    fn renew_after(&self, retention: &Retention) -> Duration {
+        retention.ttl / 2
     }
 
     async fn connect(&self) -> Result<(), Fault> {
@@ -183,13 +237,11 @@ impl Backend for Memory {
         Ok(())
     }
 
-    async fn renew(&self, key: &Key, ttl: Duration) -> Result<(), Fault> {
-        let mut state = self.request().await?;
-        let now = Instant::now();
-        if let Some(stored) = state.values.get_mut(key) {
-            (stored.used, stored.expires) = (now, now + ttl);
-        }
-        Ok(())
+    async fn renew(&self, key: &Key, retention: &Retention) -> Result<bool, Fault> {
+        self.state().renewals.begin();
+        let renewed = self.request().await.and_then(|mut state| state.renew(key, retention.ttl));
+        self.state().renewals.end();
+        renewed
     }
 
     async fn delete(&self, key: &Key) -> Result<(), Fault> {
@@ -198,6 +250,7 @@ impl Backend for Memory {
     }
 
     async fn sweep(&self, _rules: &SweepRules) -> Result<(), Fault> {
+        self.state().sweeps += 1;
         Ok(())
     }
 

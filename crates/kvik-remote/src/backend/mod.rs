@@ -71,8 +71,9 @@ pub trait Backend: Send + Sync + 'static {
     fn target_bytes(&self) -> usize;
     /// Number of names that one round of `exists` can check for the cost of one.
     fn questions_max(&self) -> usize;
-    /// Time since the last reported use after which a use is to be reported with [`renew`](Backend::renew).
-    fn renew_after(&self, ttl: Duration) -> Duration;
+    /// Time since the last reported use after which a use is to be reported with [`renew`](Backend::renew). It is the
+    /// precision of the order of uses, by which values beyond the limits are removed.
+    fn renew_after(&self, retention: &Retention) -> Duration;
     /// Connects, or reconnects after a failure.
     async fn connect(&self) -> Result<(), Fault>;
     /// Returns which of these values exist.
@@ -82,8 +83,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Writes a value. If the backend accounts for sizes, the least recently used values beyond the limits are
     /// evicted.
     async fn put(&self, key: &Key, value: Vec<u8>, retention: &Retention) -> Result<(), Fault>;
-    /// Notes that a value was used, and retains it for `ttl` from now on. Does nothing if it is gone.
-    async fn renew(&self, key: &Key, ttl: Duration) -> Result<(), Fault>;
+    /// Notes that a value was used, and retains it for its time to live from now on, or for longer if it is retained
+    /// for longer already. Returns false if it is gone.
+    async fn renew(&self, key: &Key, retention: &Retention) -> Result<bool, Fault>;
     /// Removes a value if it exists.
     async fn delete(&self, key: &Key) -> Result<(), Fault>;
     /// Removes values beyond the limits, unless another node has done so recently or the store does it by itself.

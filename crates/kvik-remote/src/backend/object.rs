@@ -34,7 +34,14 @@ const REQUESTS_MAX: usize = 32;
 /// Maximum number of files checked in one round.
 const FILES_MAX: usize = 4096;
 /// Minimum time between updates of a file's modification time.
-const RENEW_AFTER: Duration = Duration::from_secs(300);
+const FILE_RENEW_AFTER: Duration = Duration::from_secs(300);
+/// Minimum time between two writes of an S3 object that competes for a limited size, which renew it: those who use a
+/// value longer ago make room for others.
+const S3_RENEW_AFTER: Duration = Duration::from_secs(3600);
+/// Maximum length of the code of an error of S3.
+const CODE_BYTES_MAX: usize = 64;
+/// Codes of servers without room: MinIO's, and Ceph's for a full quota.
+const FULL_CODES: [&str; 2] = ["XMinioStorageFull", "QuotaExceeded"];
 /// Time that a version of a record is retained after the next one, longer than a write can be in flight.
 const VERSION_KEPT: Duration = Duration::from_secs(60);
 /// Maximum number of values examined in a sweep; those beyond remain.
@@ -125,43 +132,50 @@ impl Objects {
         Ok(versions)
     }
 
-    /// Renews an S3 object by writing it again, if half of its time to live has passed. One that is too large to be
-    /// read expires.
-    async fn write_again(&self, path: &Path, ttl: Duration) -> Result<(), Fault> {
-        let Some(meta) = found(self.store()?.head(path).await)? else { return Ok(()) };
-        if age(&meta) < ttl / 2 || meta.size > ANSWER_BYTES_MAX as u64 {
-            return Ok(());
+    /// Renews an S3 object that is `old` or older by writing it again. One that is too large to be read expires.
+    /// Returns false if it is gone.
+    async fn write_again(&self, path: &Path, old: Duration) -> Result<bool, Fault> {
+        let Some(meta) = found(self.store()?.head(path).await)? else { return Ok(false) };
+        if age(&meta) < old || meta.size > ANSWER_BYTES_MAX as u64 {
+            return Ok(true);
         }
-        let Some(object) = found(self.store()?.get(path).await)? else { return Ok(()) };
+        let Some(object) = found(self.store()?.get(path).await)? else { return Ok(false) };
         let bytes = bounded(object, ANSWER_BYTES_MAX).await?;
         if !bytes.is_empty() {
             self.store()?.put(path, bytes.into()).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Claims the next sweep, if there was none for `every`. Two nodes may claim it at the same time, which only
-    /// costs time.
-    async fn takes_turn(&self, every: Duration) -> Result<bool, Fault> {
+    /// Claims the next sweep, if there was none for `every`, and returns the store's time. Two nodes may claim it at
+    /// the same time, which only costs time.
+    async fn takes_turn(&self, every: Duration) -> Result<Option<SystemTime>, Fault> {
         let turn = self.root.clone().join("swept");
         if let Some(meta) = found(self.store()?.head(&turn).await)? {
             if age(&meta) < every {
-                return Ok(false);
+                return Ok(None);
             }
             found(self.store()?.delete(&turn).await)?;
         }
         match self.store()?.put_opts(&turn, PutPayload::default(), PutMode::Create.into()).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
+            Ok(_) => {}
+            Err(object_store::Error::AlreadyExists { .. }) => return Ok(None),
+            Err(error) => match Fault::from(error) {
+                // A full store is swept without a mark.
+                Fault::Full(_) => {}
+                fault => return Err(fault),
+            },
         }
+        let mark = found(self.store()?.head(&turn).await)?;
+        Ok(Some(mark.map_or_else(SystemTime::now, |mark| mark.last_modified.into())))
     }
 
-    fn entry(&self, meta: &ObjectMeta) -> Option<Entry> {
+    /// A listed value; `now` is the store's time.
+    fn entry(&self, meta: &ObjectMeta, now: SystemTime) -> Option<Entry> {
         let mut parts = meta.location.prefix_match(&self.values())?;
         let (owner, _shard, name) = (parts.next()?, parts.next()?, parts.next()?);
         let key = Key { owner: OwnerTag(bytes_of(owner.as_ref())?), name: bytes_of(name.as_ref())? };
-        Some(Entry { key, bytes: meta.size, age: age(meta) })
+        Some(Entry { key, bytes: meta.size, age: age_at(meta, now) })
     }
 }
 
@@ -175,8 +189,14 @@ impl Backend for Objects {
         if self.directory.is_some() { FILES_MAX } else { REQUESTS_MAX }
     }
 
-    fn renew_after(&self, ttl: Duration) -> Duration {
-        if self.directory.is_some() { RENEW_AFTER.min(ttl / 2) } else { ttl / 2 }
+    fn renew_after(&self, retention: &Retention) -> Duration {
+        let is_limited = retention.total_max.is_some() || retention.owner_max.is_some();
+        let after = match (self.directory.is_some(), is_limited) {
+            (true, _) => FILE_RENEW_AFTER,
+            (false, true) => S3_RENEW_AFTER,
+            (false, false) => Duration::MAX,
+        };
+        after.min(retention.ttl / 2)
     }
 
     async fn connect(&self) -> Result<(), Fault> {
@@ -212,12 +232,16 @@ impl Backend for Objects {
         Ok(())
     }
 
-    async fn renew(&self, key: &Key, ttl: Duration) -> Result<(), Fault> {
+    async fn renew(&self, key: &Key, retention: &Retention) -> Result<bool, Fault> {
         let path = self.value(key);
-        let Some(file) = self.file(&path) else { return self.write_again(&path, ttl).await };
+        let Some(file) = self.file(&path) else {
+            let after = self.renew_after(retention);
+            // Less than that, since a node counts from when it began its own write.
+            return self.write_again(&path, after - after / 8).await;
+        };
         on_disk(move || match File::options().append(true).open(file) {
-            Ok(file) => file.set_modified(SystemTime::now()).map_err(from_io),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Ok(file) => file.set_modified(SystemTime::now()).map(|()| true).map_err(from_io),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(from_io(error)),
         })
         .await
@@ -228,11 +252,9 @@ impl Backend for Objects {
     }
 
     async fn sweep(&self, rules: &SweepRules) -> Result<(), Fault> {
-        if !self.takes_turn(rules.every).await? {
-            return Ok(());
-        }
+        let Some(now) = self.takes_turn(rules.every).await? else { return Ok(()) };
         let listed = self.store()?.list(Some(&self.values())).take(SWEEP_MAX);
-        let entries = listed.try_filter_map(async |meta| Ok(self.entry(&meta))).try_collect().await?;
+        let entries = listed.try_filter_map(async |meta| Ok(self.entry(&meta, now))).try_collect().await?;
         let leaving = rules.surplus(entries);
         let delete = async |key: Key| self.delete(&key).await;
         stream::iter(leaving.into_iter().map(delete)).buffered(REQUESTS_MAX).try_collect().await
@@ -340,9 +362,13 @@ fn bytes_of<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Time since an object was written; zero if the clocks disagree.
+/// Time since an object was written by this machine's clock; zero if the clocks disagree.
 fn age(meta: &ObjectMeta) -> Duration {
-    SystemTime::now().duration_since(meta.last_modified.into()).unwrap_or_default()
+    age_at(meta, SystemTime::now())
+}
+
+fn age_at(meta: &ObjectMeta, now: SystemTime) -> Duration {
+    now.duration_since(meta.last_modified.into()).unwrap_or_default()
 }
 
 /// The bytes of an object; empty if it is too large to be a value.
@@ -389,12 +415,24 @@ fn from_io(error: std::io::Error) -> Fault {
 impl From<object_store::Error> for Fault {
     fn from(error: object_store::Error) -> Fault {
         use object_store::Error::{PermissionDenied, Unauthenticated};
+        let text = innermost(&error);
+        let code = s3_code(&text);
+        let or = |other: &str| code.unwrap_or(other).to_owned();
         match error {
-            PermissionDenied { .. } => Fault::Refused("permission denied".to_owned()),
-            Unauthenticated { .. } => Fault::Refused("not authenticated".to_owned()),
-            error => io_error(&error).map_or_else(|| Fault::Failed(innermost(&error)), from_io),
+            _ if code.is_some_and(|code| FULL_CODES.contains(&code)) => Fault::Full(or("no room")),
+            PermissionDenied { .. } => Fault::Refused(or("permission denied")),
+            Unauthenticated { .. } => Fault::Refused(or("not authenticated")),
+            error => io_error(&error).map_or_else(|| Fault::Failed(text.clone()), from_io),
         }
     }
+}
+
+/// The code of an error of S3, in its text. Answers to HEAD have none.
+fn s3_code(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("<Code>")?;
+    let (code, _) = rest.split_once("</Code>")?;
+    let has_length = (1..=CODE_BYTES_MAX).contains(&code.len());
+    (has_length && code.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(code)
 }
 
 /// The I/O error that underlies an error of the crate, if any.

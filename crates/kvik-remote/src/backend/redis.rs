@@ -141,8 +141,8 @@ impl Backend for Redis {
         QUESTIONS_MAX
     }
 
-    fn renew_after(&self, ttl: Duration) -> Duration {
-        RENEW_AFTER.min(ttl / 2)
+    fn renew_after(&self, retention: &Retention) -> Duration {
+        RENEW_AFTER.min(retention.ttl / 2)
     }
 
     async fn connect(&self) -> Result<(), Fault> {
@@ -189,9 +189,9 @@ impl Backend for Redis {
         Ok(script.invoke_async(&mut connection).await?)
     }
 
-    async fn renew(&self, key: &Key, ttl: Duration) -> Result<(), Fault> {
+    async fn renew(&self, key: &Key, retention: &Retention) -> Result<bool, Fault> {
         let mut script = self.scripts.renew.arg(&self.prefix);
-        script.arg(key.to_string()).arg(milliseconds(ttl));
+        script.arg(key.to_string()).arg(milliseconds(retention.ttl));
         Ok(script.invoke_async(&mut self.lanes()?.questions).await?)
     }
 
@@ -282,7 +282,7 @@ const EXISTS: &str = include_str!("redis/exists.lua");
 const ACCOUNT: &str = include_str!("redis/account.lua");
 /// Arguments: prefix, OWNER:NAME, value, milliseconds, total limit, limit of the owner (0 for none).
 const PUT: &str = include_str!("redis/put.lua");
-/// Arguments: prefix, OWNER:NAME, milliseconds.
+/// Arguments: prefix, OWNER:NAME, milliseconds. Returns 1, or 0 if the value is gone.
 const RENEW: &str = include_str!("redis/renew.lua");
 /// Keys: record and set; arguments: expected version, bytes, name. Returns the present version if it differs.
 const PUT_RECORD: &str = include_str!("redis/put_record.lua");

@@ -1,9 +1,10 @@
 //! Features of particular stores: accounting, sweeping, passwords and TLS.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use kvik_testing::mix;
@@ -59,6 +60,10 @@ fn opened(url: &str) -> Arc<dyn Backend> {
     open(&RemoteUrl::parse(url).unwrap(), OwnerTag([1; 8])).unwrap()
 }
 
+fn unlimited(ttl: Duration) -> Retention {
+    Retention { ttl, total_max: None, owner_max: None }
+}
+
 fn key(number: u64) -> Key {
     Key { owner: OwnerTag([(number % OWNERS) as u8; 8]), name: u128::from(number).to_le_bytes() }
 }
@@ -107,7 +112,7 @@ async fn redis_keeps_to_budgets_as_a_plain_list_does() {
         let (number, bytes) = (mix(step) % 30, 1 + (mix(step + 1000) % 600) as usize);
         match mix(step + 2000) % 3 {
             0 => {
-                backend.renew(&key(number), TTL).await.unwrap();
+                backend.renew(&key(number), &retention).await.unwrap();
                 model.renew(number);
             }
             _ => {
@@ -140,6 +145,35 @@ async fn what_expires_leaves_the_account_of_redis() {
     }
     let there = backend.exists(&(0..11).map(key).collect::<Vec<_>>()).await.unwrap();
     assert_eq!(there, [vec![false; 5], vec![true; 6]].concat(), "the expired ones count no more");
+}
+
+/// A value that clients with different times to live share stays for the longest.
+#[tokio::test]
+async fn a_renewal_never_shortens_and_says_what_is_gone() {
+    let server = redis_server("--port", &[]);
+    let mut backends: Vec<Arc<dyn Backend>> = vec![Arc::new(memory::Memory::new(1 << 20, 16))];
+    backends.extend(server.iter().map(|server| opened(&format!("redis://127.0.0.1:{}", server.port))));
+    let (short, keys) = (Duration::from_secs(2), [key(0), key(1), key(2), key(3)]);
+    for backend in &backends {
+        connect(&**backend).await.unwrap();
+        // With an account of sizes and without.
+        for (keys, total_max) in [(&keys[..2], None), (&keys[2..], Some(1 << 20))] {
+            let retention = |ttl| Retention { ttl, total_max, owner_max: None };
+            for (key, before, after) in [(&keys[0], TTL, short), (&keys[1], short, TTL)] {
+                backend.put(key, vec![1; 10], &retention(before)).await.unwrap();
+                assert_eq!(backend.renew(key, &retention(after)).await, Ok(true));
+            }
+            assert_eq!(backend.renew(&key(99), &retention(TTL)).await, Ok(false));
+        }
+    }
+    sleep(short + short / 10).await;
+    for backend in &backends {
+        assert_eq!(backend.exists(&keys).await, Ok(vec![true; 4]));
+        // The account removes what it takes for expired.
+        let limited = Retention { total_max: Some(1 << 20), ..unlimited(TTL) };
+        backend.put(&key(4), vec![1; 10], &limited).await.unwrap();
+        assert_eq!(backend.exists(&keys).await, Ok(vec![true; 4]));
+    }
 }
 
 #[tokio::test]
@@ -226,8 +260,8 @@ fn file_of(directory: &std::path::Path, number: u64) -> PathBuf {
 async fn a_directory_is_swept_by_one_node_in_a_while() {
     let (directory, backend) = aged_directory(12).await;
     let names: Vec<Key> = (0..12).map(key).collect();
-    backend.renew(&key(0), TTL).await.unwrap();
-    backend.renew(&key(99), TTL).await.unwrap();
+    assert_eq!(backend.renew(&key(0), &unlimited(TTL)).await, Ok(true));
+    assert_eq!(backend.renew(&key(99), &unlimited(TTL)).await, Ok(false), "it is not there");
     let (ttl, every) = (Duration::from_secs(8 * 60 + 30), Duration::from_secs(60));
     let rules = SweepRules { ttl, total_max: Some(500), owner_max: Some(200), every };
     backend.sweep(&rules).await.unwrap();
@@ -271,10 +305,17 @@ fn bucket(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> object::Objects 
         for stream in listener.incoming().map_while(Result::ok) {
             let (mut reader, mut head) = (BufReader::new(&stream), String::new());
             while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|bytes| bytes > 0) {}
+            // A connection with bytes that were not read would be reset.
+            let _ = reader.take(body_bytes(&head)).read_to_end(&mut Vec::new());
             let _ = (&stream).write_all(&answer(&head));
         }
     });
     object::Objects::in_bucket(builder, "", OwnerTag([1; 8])).unwrap()
+}
+
+fn body_bytes(head: &str) -> u64 {
+    let length = |line: &str| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok();
+    head.lines().find_map(length).unwrap_or(0)
 }
 
 /// An answer that announces `length` bytes.
@@ -294,8 +335,81 @@ async fn a_value_that_a_server_calls_huge_is_not_renewed() {
             true => announcing(listed, &[]),
             false => announcing(1 << 46, &[1; 100]),
         });
-        assert_eq!(bucket.renew(&key(1), TTL).await, Ok(()), "{listed}");
+        assert_eq!(bucket.renew(&key(1), &unlimited(TTL)).await, Ok(true), "{listed}");
     }
+}
+
+/// Renewals are the only order of uses by which a limited size is kept to.
+#[tokio::test]
+async fn an_object_is_renewed_within_an_hour_where_the_size_is_limited() {
+    let writes = Arc::new(AtomicUsize::new(0));
+    let written = Arc::clone(&writes);
+    let bucket = bucket(move |head| match head.split(' ').next() {
+        Some("HEAD") => announcing(100, &[]),
+        Some("GET") => announcing(100, &[1; 100]),
+        _ => {
+            written.fetch_add(1, Ordering::SeqCst);
+            announcing(0, &[])
+        }
+    });
+    // The object was written years ago, and this is less than half of its time to live.
+    let ttl = Duration::from_secs(200 * 365 * 24 * 3600);
+    for (owner_max, expected) in [(None, 0), (Some(1 << 30), 1)] {
+        let retention = Retention { owner_max, ..unlimited(ttl) };
+        assert_eq!(bucket.renew(&key(1), &retention).await, Ok(true));
+        assert_eq!(writes.load(Ordering::SeqCst), expected, "{owner_max:?}");
+    }
+    assert_eq!(bucket.renew_after(&unlimited(TTL)), TTL / 2);
+}
+
+/// A node whose clock is years ahead would remove everything.
+#[tokio::test]
+async fn what_is_swept_is_old_by_the_clock_of_the_store() {
+    let removals = Arc::new(AtomicUsize::new(0));
+    let removed = Arc::clone(&removals);
+    let name = "ab".repeat(16);
+    let path = format!("kvik1-0101010101010101/b/0101010101010101/ab/{name}");
+    // Written 28 minutes before the mark of the sweep.
+    let value = format!(
+        "<Contents><Key>{path}</Key><Size>9</Size><LastModified>2015-10-21T07:00:00Z</LastModified></Contents>"
+    );
+    let list = format!("<ListBucketResult><KeyCount>1</KeyCount>{value}</ListBucketResult>");
+    let bucket = bucket(move |head| match head.split(' ').next() {
+        Some("GET") => announcing(list.len() as u64, list.as_bytes()),
+        Some("POST") => {
+            removed.fetch_add(1, Ordering::SeqCst);
+            let done = b"<DeleteResult><Deleted><Key>x</Key></Deleted></DeleteResult>";
+            announcing(done.len() as u64, done)
+        }
+        _ => announcing(0, &[]),
+    });
+    for (minutes, expected) in [(60, 1), (20, 3)] {
+        let ttl = Duration::from_secs(60 * minutes);
+        let rules = SweepRules { ttl, total_max: None, owner_max: None, every: Duration::ZERO };
+        bucket.sweep(&rules).await.unwrap();
+        assert_eq!(removals.load(Ordering::SeqCst), expected, "the earlier mark, and the value if it is old");
+    }
+}
+
+#[tokio::test]
+async fn s3_says_why_it_refuses_and_the_remedy_fits() {
+    let refusing = |status: &'static str, code: &'static str| {
+        let body = format!("<Error><Code>{code}</Code><Message>a message</Message></Error>");
+        let head =
+            format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        bucket(move |_| (head.clone() + &body).into_bytes())
+    };
+    for (code, expected, remedy) in [
+        ("RequestTimeTooSkewed", "RequestTimeTooSkewed", "clock"),
+        ("InvalidAccessKeyId", "InvalidAccessKeyId", "password"),
+        ("no code\n", "permission denied", "password"),
+    ] {
+        let refused = refusing("403 Forbidden", code).get(&key(1), 10).await.unwrap_err();
+        assert_eq!(refused, Fault::Refused(expected.to_owned()));
+        assert!(refused.remedy().contains(remedy), "{code}: {}", refused.remedy());
+    }
+    let full = refusing("507 Insufficient Storage", "XMinioStorageFull").get(&key(1), 10).await;
+    assert_eq!(full, Err(Fault::Full("XMinioStorageFull".to_owned())));
 }
 
 #[tokio::test]

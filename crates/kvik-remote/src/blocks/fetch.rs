@@ -12,12 +12,12 @@ use kvik_engine::store::remote::{Chain, RemoteDone};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
 
-use super::write::renew;
 use crate::backend::Value;
 use crate::error::Fault;
 use crate::names::Key;
 use crate::node::{Node, count};
 use crate::seal::HEADER_BYTES;
+use crate::upkeep::Upkeep;
 
 /// Concurrent reads of one fetch: enough that the store is never idle.
 const READS_MAX: usize = 8;
@@ -83,13 +83,23 @@ async fn read(node: &Arc<Node>, chain: &Chain, run: Range<usize>) -> Result<Run,
     let (value, transferred) = get(node, &key, plain_bytes + HEADER_BYTES).await?;
     let age = value.age.unwrap_or_default();
     let opened = node.open(chain.owner, end, run.len(), value.bytes).ok_or(Lost::Corrupt);
-    // A store that does not expire values by itself may return an expired one.
-    let opened =
-        opened.and_then(|(bytes, ttl)| if age <= ttl { Ok((bytes, ttl)) } else { Err(Lost::Missing) });
+    let opened = opened.and_then(|(bytes, ttl)| unexpired(node, key, (age, ttl)).map(|()| (bytes, ttl)));
     let (bytes, ttl) = opened.inspect_err(|_| node.known().remove(&key))?;
     node.health.answered(transferred, since.elapsed());
-    use_run(node, key, ttl);
+    node.known().insert(key, false);
+    node.use_known(key, ttl);
     Ok(Run { first: run.start, bytes, permit })
+}
+
+/// Refuses a value that is older than its time to live, as a store that does not expire values by itself may return
+/// it, and has it removed: a value that exists is not written again, so nobody could read it until it is swept.
+fn unexpired(node: &Node, key: Key, (age, ttl): (Duration, Duration)) -> Result<(), Lost> {
+    if age <= ttl {
+        return Ok(());
+    }
+    // If there is no room in the queue, the next reader has it removed.
+    node.upkeep.push(Upkeep::Remove(key));
+    Err(Lost::Missing)
 }
 
 /// Returns the value, and the number of bytes that were transferred until it was complete: its own and those
@@ -123,17 +133,5 @@ impl<'a> Reading<'a> {
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         self.all.fetch_sub(self.own, Relaxed);
-    }
-}
-
-/// Reports the use to the store in the background, unless it was reported recently.
-fn use_run(node: &Arc<Node>, key: Key, ttl: Duration) {
-    let mut known = node.known();
-    known.insert(key, false);
-    let is_due = known.is_due(&key, node.backend.renew_after(ttl)) == Some(true);
-    drop(known);
-    if is_due {
-        let node = Arc::clone(node);
-        tokio::spawn(async move { renew(&node, key, ttl).await });
     }
 }

@@ -1,4 +1,5 @@
-//! Blocks of prompts in the store: the tasks of its thread, one per lookup and per fetch, and one that writes.
+//! Blocks of prompts in the store: the tasks of its thread, one per lookup and per fetch, one that
+//! writes, and some that renew and remove.
 
 mod fetch;
 mod lookup;
@@ -7,4 +8,4 @@ mod write;
 
 pub(crate) use fetch::fetch;
 pub(crate) use lookup::look_up;
-pub(crate) use write::{Offer, forget, renew, write_all};
+pub(crate) use write::{Offer, forget, keep_up, write_all};

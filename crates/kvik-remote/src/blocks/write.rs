@@ -1,4 +1,4 @@
-//! Writes offered runs in the background.
+//! Writes offered runs in the background, and renews and removes values.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,6 +12,8 @@ use tokio::time::timeout;
 use crate::error::Fault;
 use crate::names::Key;
 use crate::node::{Node, count};
+use crate::seal::HEADER_BYTES;
+use crate::upkeep::Upkeep;
 
 /// Concurrent writes: one is sealed while another is sent.
 const WRITES_MAX: usize = 2;
@@ -76,26 +78,51 @@ async fn end(node: &Node, key: &Key) {
 /// store is down.
 async fn put(node: &Node, key: &Key, offer: Offer) -> Result<Option<usize>, Option<Fault>> {
     let deadline = node.health.deadline(offer.bytes.len() as u64).ok_or(None)?.max(WRITE_TIME_MIN);
+    let retention = node.retention(offer.ttl);
     let write = async {
-        if node.backend.exists(&[*key]).await? == [true] {
-            node.backend.renew(key, offer.ttl).await?;
+        let exists = node.backend.exists(&[*key]).await? == [true];
+        if exists && node.backend.renew(key, &retention).await? {
             return Ok(None);
         }
         let value = node.seal(offer.owner, &offer.end, offer.ttl, &offer.bytes)?;
         let bytes = value.len();
-        node.backend.put(key, value, &node.retention(offer.ttl)).await?;
+        node.backend.put(key, value, &retention).await?;
         Ok(Some(bytes))
     };
     timeout(deadline, write).await.unwrap_or(Err(Fault::Late)).map_err(Some)
 }
 
-/// Reports the use of a value to the store.
-pub(crate) async fn renew(node: &Node, key: Key, ttl: Duration) {
-    let Some(deadline) = node.health.deadline(0) else { return };
-    let told = timeout(deadline.max(WRITE_TIME_MIN), node.backend.renew(&key, ttl)).await;
-    if let Err(fault) = told.unwrap_or(Err(Fault::Late)) {
-        count(&node.counters.faults, 1);
-        node.health.fault(&fault);
+/// Renews and removes queued values, one at a time, forever.
+pub(crate) async fn keep_up(node: Arc<Node>) {
+    loop {
+        match node.upkeep.next().await {
+            Upkeep::Renew(key, ttl) => renew(&node, &key, ttl).await,
+            Upkeep::Remove(key) => {
+                remove(&node, &[key]).await;
+            }
+        }
+    }
+}
+
+/// Reports the use of a value to the store. One that the store has lost is unknown from then on, so that it is offered
+/// again.
+async fn renew(node: &Node, key: &Key, ttl: Duration) {
+    let bytes = node.run_max * node.payload_bytes + HEADER_BYTES;
+    // Some stores renew a value by reading and writing it.
+    let _permit = node.permit(bytes).await;
+    let Some(deadline) = node.health.deadline(2 * bytes as u64) else {
+        return node.known().report_failed(key);
+    };
+    let retention = node.retention(ttl);
+    let renewal = node.backend.renew(key, &retention);
+    match timeout(deadline.max(WRITE_TIME_MIN), renewal).await.unwrap_or(Err(Fault::Late)) {
+        Ok(true) => {}
+        Ok(false) => node.known().remove(key),
+        Err(fault) => {
+            node.known().report_failed(key);
+            count(&node.counters.faults, 1);
+            node.health.fault(&fault);
+        }
     }
 }
 

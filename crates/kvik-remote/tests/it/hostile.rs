@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Node, Store, chain, check, config, random};
-use kvik_engine::store::remote::{RemoteDone, RemoteStore};
+use kvik_engine::store::remote::{Chain, RemoteDone, RemoteStore};
 use kvik_remote::backend::memory::Memory;
 use kvik_remote::records::RecordError;
 use kvik_remote::{DEADLINE_MIN, Fault, RemoteConfig};
@@ -110,7 +110,7 @@ fn three_corrupt_values_end_asking_and_a_probe_begins_it_again() {
     assert_eq!(node.remote.expected(), None);
     let asked = memory.requests();
     assert_eq!(node.look_up(&prompt), 0);
-    assert!(node.fetch(&prompt, 0..4).failed && !node.remote.wants(1, &prompt.blocks[0], 1));
+    assert!(node.fetch(&prompt, 0..4).failed && !node.remote.wants(1, &prompt.blocks[0], 1, None));
     assert!(memory.requests() <= asked + 8, "only probes ask");
     memory.set_honest();
     node.until_up();
@@ -167,7 +167,7 @@ fn a_full_store_is_read_and_not_written() {
     memory.set_write_fault(Some(Fault::Full("no room".to_owned())));
     node.write(&there, 4, None);
     assert_eq!(node.remote.stats().dropped_blocks, 4);
-    assert!(!node.remote.wants(1, &there.blocks[3], 4) && node.remote.expected().is_some());
+    assert!(!node.remote.wants(1, &there.blocks[3], 4, None) && node.remote.expected().is_some());
     assert!(!node.fetch(&here, 0..4).failed);
 }
 
@@ -192,7 +192,7 @@ fn what_is_deleted_while_it_waits_to_be_written_is_not_there_behind_its_deletion
     assert_eq!(memory.values().len(), 1, "what was not deleted");
     assert_eq!(node.look_up(&stays), 4);
     assert_eq!((node.remote.stats().written_blocks, node.remote.stats().dropped_blocks), (12, 4));
-    assert!(node.remote.wants(1, &gone.blocks[3], 4), "it may be written again");
+    assert!(node.remote.wants(1, &gone.blocks[3], 4, None), "it may be written again");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_hole_ends_a_fetch_and_is_no_fault() {
     assert!(fetched.failed);
     assert_eq!(fetched.blocks.iter().map(|(nth, _)| *nth).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!((node.remote.stats().faults, node.remote.stats().corrupt), (0, 0));
-    assert!(node.remote.wants(1, &prompt.blocks[4], 1), "what is missing may be written again");
+    assert!(node.remote.wants(1, &prompt.blocks[4], 1, None), "what is missing may be written again");
 }
 
 #[test]
@@ -257,4 +257,75 @@ fn a_server_that_dies_is_left_alone_and_one_that_comes_is_used() {
     node.write(&prompt, 8, None);
     assert_eq!(node.look_up(&prompt), 8);
     drop(again);
+}
+
+/// Another node that has seen in the store what `prompt` has, and has reported no use of it.
+fn reader(memory: &Arc<Memory>, prompt: &Chain) -> Node {
+    let mut node = node(memory);
+    assert_eq!(node.look_up(prompt), prompt.blocks.len());
+    node
+}
+
+#[test]
+fn uses_of_many_runs_are_reported_a_few_at_a_time() {
+    let memory = memory();
+    let prompt = chain(1, 1, 160);
+    node(&memory).write(&prompt, 160, None);
+    let mut reader = reader(&memory, &prompt);
+    memory.set_delay(Duration::from_millis(2));
+    for run in prompt.blocks.chunks(4) {
+        assert!(!reader.remote.wants(1, &run[3], 4, None), "it is there");
+    }
+    reader.until(|_| memory.renewals().ended == 40);
+    assert!(memory.renewals().running_max <= 2, "{:?}", memory.renewals());
+    assert_eq!((reader.remote.stats().is_up, reader.remote.stats().faults), (true, 0));
+}
+
+#[test]
+fn what_the_store_has_lost_while_it_was_down_is_written_again() {
+    let memory = memory();
+    let mut node = node(&memory);
+    let prompt = chain(1, 1, 4);
+    node.write(&prompt, 4, None);
+    assert!(!node.remote.wants(1, &prompt.blocks[3], 4, None));
+    memory.set_fault(Some(Fault::Unreachable("it starts again".to_owned())));
+    assert_eq!(node.look_up(&prompt), 0);
+    memory.lose_values();
+    memory.set_fault(None);
+    node.until_up();
+    node.write(&prompt, 4, None);
+    assert_eq!(node.look_up(&prompt), 4);
+}
+
+#[test]
+fn what_the_store_has_lost_is_written_again_by_the_next_that_uses_it() {
+    let memory = memory();
+    let prompt = chain(1, 1, 4);
+    node(&memory).write(&prompt, 4, None);
+    let mut reader = reader(&memory, &prompt);
+    memory.lose_values();
+    assert!(!reader.remote.wants(1, &prompt.blocks[3], 4, None), "it does not know yet");
+    let start = std::time::Instant::now();
+    while !reader.remote.wants(1, &prompt.blocks[3], 4, None) {
+        assert!(start.elapsed() < Duration::from_secs(20), "the renewal found nothing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    reader.write(&prompt, 4, None);
+    assert_eq!(reader.look_up(&prompt), 4);
+}
+
+#[test]
+fn a_use_that_could_not_be_reported_is_reported_by_the_next() {
+    let memory = memory();
+    let prompt = chain(1, 1, 4);
+    let mut writer = node(&memory);
+    writer.write(&prompt, 4, None);
+    let mut reader = reader(&memory, &prompt);
+    memory.set_renewal_fault(Some(Fault::Full("no room".to_owned())));
+    assert!(!reader.remote.wants(1, &prompt.blocks[3], 4, None));
+    reader.until(|remote| memory.renewals().ended == 1 && remote.stats().faults == 1);
+    memory.set_renewal_fault(None);
+    // A full store takes no writes for a while, and is read.
+    assert!(!reader.fetch(&prompt, 0..4).failed);
+    reader.until(|_| memory.renewals().ended == 2);
 }

@@ -170,7 +170,7 @@ impl Node {
     pub(crate) fn offer(&mut self, chain: &Chain, blocks: usize, ttl: Option<Duration>) {
         for run in runs(blocks, self.remote.run_max()) {
             let end = chain.blocks[run.end - 1];
-            if self.remote.wants(chain.owner, &end, run.len()) {
+            if self.remote.wants(chain.owner, &end, run.len(), ttl) {
                 self.remote.offer(chain.owner, end, bytes_of(chain, run), ttl);
             }
         }
