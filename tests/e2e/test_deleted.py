@@ -9,7 +9,7 @@ import time
 import pytest
 from server import TINY, Server
 
-from test_remote import fleet_flags, key, write_key  # noqa: F401  (a fixture)
+from test_remote import fleet_flags, is_up, key, report, wait_until, write_key  # noqa: F401  (a fixture)
 
 MARKER = "The heron Wolfram keeps seventeen purple umbrellas under the lighthouse."
 SYSTEM = "You answer questions about a harbour in which boats, nets and letters lie, and you are short. " * 6
@@ -292,6 +292,29 @@ def test_a_conversation_that_nodes_shared_is_nowhere(place, tmp_path, key):  # n
                 assert time.monotonic() < deadline, "the node that heard of it"
                 time.sleep(0.3)
             check_gone(place, one)
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_node_that_leaves_writes_nothing_back_of_what_another_has_deleted(place, tmp_path, key, turns):  # noqa: F811
+    """Nobody tells it of the deletion, and it has the conversation in memory, used once or twice."""
+    fleet = fleet_flags(f"file://{place.store}", key)
+    other, third = Place(tmp_path / "other"), Place(tmp_path / "third")
+    with other.start(*fleet) as two:
+        with place.start(*fleet) as one:
+            for node in (one, two):
+                wait_until(lambda node=node: is_up(node))
+            say(one, "secret", MARKER, SYSTEM)
+            if turns > 1:
+                say(one, "secret", "And who counts them?")
+            say(two, "secret", "Thank you.")
+            for node in (one, two):
+                wait_until(lambda node=node: node.metric("kvik_remote_writes_pending") == 0)
+            delete(two, "/v1/conversations/secret")
+    with third.start(*fleet) as three:
+        wait_until(lambda: is_up(three))
+        cache = report(say(three, None, MARKER, SYSTEM))
+        assert cache["by_tier"].get("remote", 0) == 0, cache
+        assert cache["cached_tokens"] < 16, "nor was it fetched at the start"
 
 
 def test_a_cleared_cache_gives_its_memory_and_disk_back(place):

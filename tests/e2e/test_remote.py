@@ -261,8 +261,24 @@ def test_a_client_that_alternates_between_nodes_has_one_conversation_while_other
         assert [len(conversations) for conversations in listed] == [1, 1], listed
 
 
-def test_any_node_goes_on_with_a_conversation(store, key):
-    with nodes(3, store, key) as (one, other, third):
+@contextlib.contextmanager
+def shelves(count, url, key, folder):
+    """Nodes with several models each, of which one is in memory."""
+    from test_shelf import start
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for number in range(count):
+            own = folder / f"shelf-{number}"
+            own.mkdir()
+            servers.append(stack.enter_context(start(own, *fleet_flags(url, key), "--shelf-ram", "1GiB")))
+            ask(servers[-1], "Who is there?", system="Hello.")
+        yield servers
+
+
+@pytest.mark.parametrize("models", ["one model", "a shelf"])
+def test_any_node_goes_on_with_a_conversation(store, key, tmp_path, models):
+    fleet = nodes(3, store, key) if models == "one model" else shelves(3, store, key, tmp_path)
+    with fleet as (one, other, third):
         for server in (one, other, third):
             wait_until(lambda: is_up(server))
         assert say(one, "dog", "Please remember that my dog is called Bolt.").status == 200

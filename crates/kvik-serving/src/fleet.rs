@@ -4,16 +4,16 @@
 //! hot blocks that are not shared yet. In between each renews its list, so that a node that is killed leaves one too.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvik_cache::Identity;
 use kvik_engine::{api::HotPrefix, engine::Engine};
 use kvik_memory::hex;
 use kvik_memory::shared::{SharedError, SharedRecord, SharedRecords};
-use kvik_remote::Fault;
 use kvik_remote::records::{RecordError, Records};
+use kvik_remote::{Fault, Remote};
 use serde::{Deserialize, Serialize};
 
 use kvik_memory::clock::unix_seconds;
@@ -28,7 +28,7 @@ const TOKENS_MAX: usize = 1 << 20;
 const OLD_S: u64 = 24 * 3600;
 /// How long a start waits for the store to answer.
 const PROBE_TIME: Duration = Duration::from_secs(2);
-/// Maximum lists that are read.
+/// Maximum lists that are read, stale ones included.
 const LISTS_MAX: usize = 64;
 
 /// A node of a fleet.
@@ -65,11 +65,14 @@ impl Fleet {
 
     /// The records that nodes share in addition to blocks.
     pub fn records(&self) -> Arc<dyn SharedRecords> {
-        Arc::new(FleetRecords(self.records.clone()))
+        Arc::new(FleetRecords { records: self.records.clone(), _store: None })
     }
 
     /// Prefetches the prefixes that other nodes use, for at most `within`.
     pub fn warm(&self, engine: &Engine, within: Duration) {
+        if within.is_zero() {
+            return;
+        }
         let started = Instant::now();
         // Waits until the store's state is known.
         while !engine.stats().remote.is_some_and(|remote| remote.is_up)
@@ -77,7 +80,7 @@ impl Fleet {
         {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let lists = match self.lists() {
+        let lists = match self.lists(within.saturating_sub(started.elapsed())) {
             Ok(lists) => lists,
             Err(error) => return tracing::info!("beginning without what other nodes use: {error}"),
         };
@@ -147,14 +150,16 @@ impl Fleet {
         }
     }
 
-    /// The current lists of all other nodes; stale lists and invalid ones are removed. A list that cannot be read does
-    /// not affect the others.
+    /// The current lists of other nodes, as many as are read within some time; stale lists and invalid ones are removed.
+    /// A list that cannot be read does not affect the others.
     ///
     /// # Errors
     /// If the store cannot list the records.
-    fn lists(&self) -> Result<Vec<HotList>, RecordError> {
+    fn lists(&self, within: Duration) -> Result<Vec<HotList>, RecordError> {
+        let started = Instant::now();
         let others = self.records.list(KIND)?.into_iter().filter(|name| *name != self.name);
-        Ok(others.filter_map(|name| self.list_of(&name)).take(LISTS_MAX).collect())
+        let asked = others.take(LISTS_MAX).take_while(|_| started.elapsed() < within);
+        Ok(asked.filter_map(|name| self.list_of(&name)).collect())
     }
 
     /// The list of another node.
@@ -179,28 +184,39 @@ impl Fleet {
 }
 
 /// The store's records, adapted to the memory crate's interface.
-pub struct FleetRecords(Records);
+pub struct FleetRecords {
+    records: Records,
+    /// The store, if it is open for the records alone: it closes with them.
+    _store: Option<Mutex<Remote>>,
+}
+
+impl FleetRecords {
+    /// The records of a store that is open for them alone.
+    pub(crate) fn of(store: Remote) -> FleetRecords {
+        FleetRecords { records: store.records(), _store: Some(Mutex::new(store)) }
+    }
+}
 
 impl SharedRecords for FleetRecords {
     fn get(&self, kind: &str, name: &str) -> Result<Option<SharedRecord>, SharedError> {
-        let record = self.0.get(kind, name).map_err(shared)?;
+        let record = self.records.get(kind, name).map_err(shared)?;
         Ok(record.map(|record| SharedRecord { version: record.version, bytes: record.bytes }))
     }
 
     fn put(&self, kind: &str, name: &str, after: u64, bytes: Vec<u8>) -> Result<u64, SharedError> {
-        self.0.put(kind, name, after, bytes).map_err(shared)
+        self.records.put(kind, name, after, bytes).map_err(shared)
     }
 
     fn delete(&self, kind: &str, name: &str) -> Result<(), SharedError> {
-        self.0.delete(kind, name).map_err(shared)
+        self.records.delete(kind, name).map_err(shared)
     }
 
     fn forget_older(&self, kind: &str, name: &str) -> Result<(), SharedError> {
-        self.0.forget_older(kind, name).map_err(shared)
+        self.records.forget_older(kind, name).map_err(shared)
     }
 
     fn list(&self, kind: &str) -> Result<Vec<String>, SharedError> {
-        self.0.list(kind).map_err(shared)
+        self.records.list(kind).map_err(shared)
     }
 }
 
@@ -269,7 +285,7 @@ mod tests {
         for (index, (_, fleet)) in nodes.iter().enumerate() {
             fleet.list(vec![HotPrefix { root: Identity([1; 32]), tokens: vec![index as u32], uses: 1 }]);
         }
-        assert_eq!(reader.lists().unwrap().len(), 6);
+        assert_eq!(reader.lists(Duration::from_secs(60)).unwrap().len(), 6);
         let damages: [fn(Vec<u8>) -> Vec<u8>; 4] = [
             |_| Vec::new(),
             |bytes| bytes[..9].to_vec(),
@@ -278,15 +294,27 @@ mod tests {
         ];
         for damage in damages {
             store.change_record(damage);
-            let left = reader.lists().unwrap().len();
+            let left = reader.lists(Duration::from_secs(60)).unwrap().len();
             assert!(left >= 2, "{left} of those that were written are read");
         }
         let (_, fleet) = &nodes[0];
         fleet.records.put(KIND, "no list", 0, b"nonsense".to_vec()).unwrap();
         let old = HotList { at_s: 1, prefixes: Vec::new() };
         fleet.records.put(KIND, "old", 0, rmp_serde::to_vec(&old).unwrap()).unwrap();
-        let left = reader.lists().unwrap().len();
+        let left = reader.lists(Duration::from_secs(60)).unwrap().len();
         assert_eq!((left, fleet.records.list(KIND).unwrap().len()), (left, left), "those are removed");
+    }
+
+    #[test]
+    fn a_start_asks_for_no_more_lists_than_it_has_time_for() {
+        let (_remote, fleet) = node(&Arc::new(Memory::new(1 << 20, 16)), 1);
+        let old = rmp_serde::to_vec(&HotList { at_s: 1, prefixes: Vec::new() }).unwrap();
+        for number in 0..100 {
+            fleet.records.put(KIND, &format!("old {number}"), 0, old.clone()).unwrap();
+        }
+        let left = || fleet.records.list(KIND).unwrap().len();
+        assert_eq!((fleet.lists(Duration::ZERO).unwrap().len(), left()), (0, 100), "there is no time");
+        assert_eq!((fleet.lists(Duration::from_secs(60)).unwrap().len(), left()), (0, 100 - LISTS_MAX));
     }
 
     #[test]

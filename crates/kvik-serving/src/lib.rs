@@ -22,7 +22,7 @@ pub mod measured;
 pub mod names;
 mod no_template;
 pub mod open;
-mod remote;
+pub mod remote;
 pub mod retaining;
 pub mod settings;
 pub mod system;

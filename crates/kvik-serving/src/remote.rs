@@ -1,15 +1,17 @@
 //! Opens the store that nodes share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvik_engine::{
     schedule::disk::{DiskSetup, RemoteSetup, bits_name},
     store::Waker,
 };
+use kvik_memory::shared::SharedRecords;
 use kvik_remote::{Budget, DEADLINE_MIN, Remote, RemoteConfig, records::Records};
 use kvik_session::KvBudget;
 
-use super::disk::OpenDisk;
+use super::{disk::OpenDisk, fleet::FleetRecords};
 use crate::settings::remote::{RemoteArgs, RemotePlace};
 
 /// Separates the blocks of models and KV formats; changing it orphans all stored blocks.
@@ -39,27 +41,50 @@ pub(crate) fn open(
     (model, place): ([u8; 32], &str),
     waker: Waker,
 ) -> anyhow::Result<Option<OpenRemote>> {
-    let Some(RemotePlace { url, key }) = args.place()? else { return Ok(None) };
+    let Some(store) = args.place()? else { return Ok(None) };
     let mut fingerprint = blake3::Hasher::new_derive_key(FINGERPRINT_CONTEXT);
     fingerprint.update(&model).update(bits_name(&budget.kv, place).as_bytes());
-    let line = url.to_string();
-    let remote = Remote::open(RemoteConfig {
+    let line = store.url.to_string();
+    let blocks = (*fingerprint.finalize().as_bytes(), budget.stored_bytes);
+    let remote = Remote::open(config(args, store, blocks, waker.clone()))?;
+    let records = remote.records();
+    let setup =
+        RemoteSetup { store: Box::new(remote), writes: args.writes(), block_bytes: budget.stored_bytes };
+    Ok(Some(OpenRemote { setup, waker, records, line }))
+}
+
+/// Opens the store that the flags name for its records alone, which the models of a server have in common; `None` if no
+/// store is configured.
+///
+/// # Errors
+/// If the flags are invalid. An unreachable store is not an error.
+pub fn open_records(args: &RemoteArgs) -> anyhow::Result<Option<Arc<dyn SharedRecords>>> {
+    let Some(store) = args.place()? else { return Ok(None) };
+    // Neither names nor seals of records depend on a model.
+    let remote = Remote::open(config(args, store, ([0; 32], 1), Waker::default()))?;
+    Ok(Some(Arc::new(FleetRecords::of(remote))))
+}
+
+/// The configuration of a store for blocks of this fingerprint and size.
+fn config(
+    args: &RemoteArgs,
+    RemotePlace { url, key }: RemotePlace,
+    (fingerprint, payload_bytes): ([u8; 32], usize),
+    waker: Waker,
+) -> RemoteConfig {
+    RemoteConfig {
         url,
         key,
-        fingerprint: *fingerprint.finalize().as_bytes(),
-        payload_bytes: budget.stored_bytes,
+        fingerprint,
+        payload_bytes,
         ttl: args.cache_remote_ttl.0.unwrap_or(FOREVER),
         budget: Budget {
             total: args.cache_remote_size.map(|size| size.0),
             owner: args.cache_remote_tenant_size.map(|size| size.0),
         },
         deadline_min: DEADLINE_MIN,
-        waker: waker.clone(),
-    })?;
-    let records = remote.records();
-    let setup =
-        RemoteSetup { store: Box::new(remote), writes: args.writes(), block_bytes: budget.stored_bytes };
-    Ok(Some(OpenRemote { setup, waker, records, line }))
+        waker,
+    }
 }
 
 /// Puts the store behind the tiers of this node, or uses it alone.

@@ -183,6 +183,11 @@ impl Heads {
         self.all.get(key) == Some(head) && !self.is_held(key) && !self.comparing.contains(key)
     }
 
+    /// Conversations that exist here, or had a copy here.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ConversationKey> {
+        self.all.keys().chain(self.bases.keys())
+    }
+
     /// True if this node has a copy of a conversation, or had one of which data may be left.
     pub(super) fn has_copy(&self, key: &ConversationKey) -> bool {
         let is_here = self.all.contains_key(key) && !self.elsewhere.contains(key);

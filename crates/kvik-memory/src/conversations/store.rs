@@ -70,6 +70,12 @@ impl Conversations {
         self.shelf.erase_shared(&key, left.name.as_deref())
     }
 
+    /// Applies what other nodes have done to the conversations on this node: what was made of deleted ones is recorded
+    /// as to be deleted. Waits for the store that the nodes share, for some seconds at most.
+    pub fn hear_deletions(&self) {
+        self.shelf.hear();
+    }
+
     /// True if nodes share them, so that finding one may take time.
     pub fn are_shared(&self) -> bool {
         self.shelf.fleet.is_some()

@@ -28,13 +28,17 @@ pub async fn keep_accounts(server: Arc<Server>) {
     }
 }
 
-/// Reports this node's use to other nodes every minute, for ever.
+/// Reports this node's use to other nodes every minute, for ever, except of what they have deleted meanwhile.
 pub async fn tell_nodes(shelf: Arc<Shelf>) {
     let mut period = tokio::time::interval_at(Instant::now() + TELL_PERIOD, TELL_PERIOD);
     loop {
         period.tick().await;
         let shelf = shelf.clone();
-        let _ = tokio::task::spawn_blocking(move || shelf.tell_nodes()).await;
+        let tell = move || {
+            shelf.hear_deletions(Duration::ZERO);
+            shelf.tell_nodes();
+        };
+        let _ = tokio::task::spawn_blocking(tell).await;
     }
 }
 

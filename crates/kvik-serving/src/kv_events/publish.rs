@@ -10,10 +10,12 @@
 use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::steps::{Step, Steps};
 use super::subscriptions::Subscriptions;
@@ -23,6 +25,8 @@ use super::zmtp::{self, Incoming, Receiver, Sender, SocketType, ZmtpError};
 const END: i64 = -1;
 /// Maximum pending requests and PINGs of a peer; reading from a peer that sends more is suspended.
 const WAITING_MAX: usize = 4;
+/// How long a peer may ask for nothing before its place is another's: ZeroMQ connects again by itself.
+const IDLE_MAX: Duration = Duration::from_secs(600);
 
 /// Publishes all steps, as long as the runtime runs.
 pub(super) fn publish(listener: TcpListener, topic: Bytes, steps: Arc<Steps>) -> io::Result<()> {
@@ -100,7 +104,8 @@ async fn answer_requests<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     mut sender: Sender<W>,
     steps: Arc<Steps>,
 ) -> Result<(), ZmtpError> {
-    while let Some(incoming) = receiver.receive().await? {
+    while let Ok(received) = timeout(IDLE_MAX, receiver.receive()).await {
+        let Some(incoming) = received? else { break };
         match incoming {
             Incoming::Ping(context) => sender.pong(&context).await?,
             Incoming::Message(parts) => {
@@ -139,4 +144,31 @@ async fn answer<W: AsyncWrite + Unpin>(
 
 fn number_bytes(number: u64) -> Bytes {
     Bytes::copy_from_slice(&number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, duplex, split};
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// As of a router whose machine has ended without a word.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_asks_for_nothing_for_long_is_let_go() {
+        let (mut peer, here) = duplex(1 << 10);
+        let (reader, writer) = split(here);
+        let began = Instant::now();
+        let answering = answer_requests(Receiver(reader), Sender(writer), Arc::new(Steps::new(1, 1 << 10)));
+        let asking = async {
+            sleep(IDLE_MAX / 2).await;
+            peer.write_all(&[0, 1, b'x']).await.unwrap();
+            // The connection stays open.
+            peer
+        };
+        let (ended, _peer) = tokio::join!(answering, asking);
+        assert!(ended.is_ok());
+        let took = began.elapsed();
+        assert!(took >= IDLE_MAX * 3 / 2 && took < IDLE_MAX * 2, "{took:?}");
+    }
 }

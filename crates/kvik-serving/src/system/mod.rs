@@ -14,6 +14,7 @@ use unix as system;
 
 pub use battery::is_on_battery;
 use system::is_open_to_others;
+pub(crate) use system::probe_peer;
 pub use system::{Hangups, fail_writes_beyond_limit, give_priority_up, open_files, stop_signal, terminate};
 
 /// What SIGHUP means.

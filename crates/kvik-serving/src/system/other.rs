@@ -1,6 +1,8 @@
 //! Windows, compiled but never run: files are as private as their folder, and Ctrl-C is the only signal.
 
-use std::{io, path::Path};
+use std::{io, path::Path, time::Duration};
+
+use tokio::net::TcpStream;
 
 use super::Hangup;
 
@@ -15,6 +17,11 @@ pub fn give_priority_up() {}
 /// There is no limit.
 pub fn open_files(_: u64) -> u64 {
     u64::MAX
+}
+
+/// Peers are not probed.
+pub(crate) fn probe_peer(_: &TcpStream, _: Duration) -> io::Result<()> {
+    Ok(())
 }
 
 /// Ends at Ctrl-C.

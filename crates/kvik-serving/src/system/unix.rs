@@ -5,13 +5,18 @@ use std::{
     io::{self, IsTerminal},
     os::unix::fs::PermissionsExt,
     path::Path,
+    time::Duration,
 };
 
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl};
 use rustix::process::{Pid, Resource, Rlimit, Signal as Number, getrlimit, kill_process, setrlimit};
+use tokio::net::TcpStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Hangup;
 
+/// Interval between the probes of a peer that answers none.
+const PROBED_EVERY: Duration = Duration::from_secs(10);
 /// The terminal of whoever opens it.
 const TERMINAL: &str = "/dev/tty";
 
@@ -46,6 +51,14 @@ pub fn open_files(wanted: u64) -> u64 {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: more, maximum });
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Has the system probe the peer of a connection after so much silence, so that one whose machine has ended without a
+/// word does not count as connected for ever.
+pub(crate) fn probe_peer(stream: &TcpStream, silence: Duration) -> io::Result<()> {
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, silence)?;
+    Ok(set_tcp_keepintvl(stream, PROBED_EVERY)?)
 }
 
 /// Waits for a request to stop: SIGTERM or SIGINT.

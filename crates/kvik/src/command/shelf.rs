@@ -286,6 +286,7 @@ impl LoadModel for Loader {
         warn_without_template(&serving);
         // Their quotas hold for the prompts that are restored.
         handle.set_tenants(setup.server.keys().tenants().parts());
+        handle.warm(args.cache.remote.warm());
         let bytes = serving.model.bytes + budget.bytes();
         let config = args.app_config(&setup.around.of_model(name), &serving.model)?;
         let app = App::of(setup.server.clone(), serving, config);

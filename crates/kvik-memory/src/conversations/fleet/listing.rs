@@ -37,6 +37,11 @@ pub(in crate::conversations) struct Gone {
 }
 
 impl Listing {
+    /// Notes the changes that were read just now.
+    pub(in crate::conversations) fn note(&mut self, of: BTreeMap<String, Changes>) {
+        (self.of, self.read) = (of, Some(Instant::now()));
+    }
+
     /// Notes the mark of a deletion that was read from the store.
     pub(in crate::conversations) fn note_gone(&mut self, key: &ConversationKey, stamp: u64, at: u64) -> Gone {
         let read = Gone { stamp, at, since: Instant::now() };

@@ -4,6 +4,7 @@ pub(super) mod hold;
 pub(super) mod listing;
 pub(super) mod queue;
 pub(super) mod record;
+pub(super) mod rights;
 pub(super) mod store;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use hold::Hold;
 use listing::Listing;
 use queue::Queue;
 pub(super) use record::Content;
+use rights::Rights;
 use store::Store;
 
 /// Maximum time that a turn waits for an answer of the store.
@@ -33,6 +35,8 @@ pub(super) struct Fleet {
     pub(super) lease: Duration,
     pub(super) holds: Mutex<BTreeMap<ConversationKey, Arc<Mutex<Hold>>>>,
     pub(super) listing: Mutex<Listing>,
+    /// Leases and claims of other nodes.
+    rights: Mutex<Rights>,
     pub(super) queue: Arc<Queue>,
 }
 
@@ -44,6 +48,7 @@ impl Fleet {
             lease: LEASE,
             holds: Mutex::default(),
             listing: Mutex::default(),
+            rights: Mutex::default(),
             queue: Arc::default(),
         }
     }
@@ -51,6 +56,12 @@ impl Fleet {
     /// Runs a blocking wait that depends on another request's call to the store.
     pub(super) fn aside(&self, wait: impl FnOnce()) {
         self.store.aside(wait);
+    }
+
+    /// Returns whether another node's right to a record still holds: `until` is its end by that node's clock.
+    pub(super) fn is_right_of_other(&self, record: &str, holder: &str, until: u64) -> bool {
+        let mut rights = self.rights.lock().unwrap_or_else(PoisonError::into_inner);
+        rights.holds(&format!("{record} {holder}"), until, self.lease)
     }
 
     pub(super) fn holds(&self) -> MutexGuard<'_, BTreeMap<ConversationKey, Arc<Mutex<Hold>>>> {

@@ -101,9 +101,9 @@ impl SharedConversation {
         }
     }
 
-    /// True if a node other than `holder` holds an unexpired lease.
-    pub(in crate::conversations) fn is_leased_beside(&self, holder: u64, now: u64) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.holder != holder && lease.until > now)
+    /// The lease of a node other than `holder`, which may have lapsed.
+    pub(in crate::conversations) fn lease_of_other(&self, holder: u64) -> Option<&Lease> {
+        self.lease.as_ref().filter(|lease| lease.holder != holder)
     }
 }
 

@@ -89,8 +89,12 @@ impl Sharing<'_> {
         beside: &ConversationKey,
         claim: &NameClaim,
     ) -> std::result::Result<bool, SharedError> {
-        if claim.id.is_empty() || claim.until > unix_millis() {
-            return Ok(!claim.id.is_empty());
+        if claim.id.is_empty() {
+            return Ok(false);
+        }
+        let record = name_name(&beside.tenant, &claim.name);
+        if self.fleet.is_right_of_other(&record, &claim.id, claim.until) {
+            return Ok(true);
         }
         let key = ConversationKey { tenant: beside.tenant.clone(), id: claim.id.clone() };
         let found = self.conversation(&key)?;

@@ -26,7 +26,7 @@ impl Sharing<'_> {
         for _ in 0..ATTEMPTS {
             let Ok(found) = self.conversation(key) else { return self.go_on_alone(key) };
             let Some((version, there)) = found else { return self.reconcile(key, None) };
-            if there.is_leased_beside(self.fleet.holder, unix_millis()) {
+            if self.is_leased_elsewhere(key, &there) {
                 return Err(ConversationError::Busy(reference.to_owned()));
             }
             self.reconcile(key, Some(&there))?;
@@ -44,6 +44,14 @@ impl Sharing<'_> {
             }
         }
         Err(ConversationError::Busy(reference.to_owned()))
+    }
+
+    /// True if another node has the lease of a conversation, and lives.
+    pub(super) fn is_leased_elsewhere(&self, key: &ConversationKey, there: &SharedConversation) -> bool {
+        there.lease_of_other(self.fleet.holder).is_some_and(|lease| {
+            let holder = format!("{:016x}", lease.holder);
+            self.fleet.is_right_of_other(&conversation_name(key), &holder, lease.until)
+        })
     }
 
     /// Claims a name for a conversation that is held locally.

@@ -1,33 +1,58 @@
 //! Listing of the conversations of all nodes: a head is read if the listing shows that it has changed.
 
-use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Sharing;
 use super::reconcile::Standing;
-use crate::conversations::fleet::listing::Changes;
+use crate::conversations::fleet::listing::{Changes, Listing};
 use crate::conversations::fleet::queue::Task;
 use crate::conversations::fleet::record::{
     CHANGED, CONVERSATION, SharedConversation, SharedState, parsed, tenant_tag,
 };
 use crate::conversations::fleet::store::TOGETHER;
 use crate::conversations::head::ConversationKey;
+use crate::conversations::shelf::Shelf;
 use crate::shared::SharedError;
 
 /// Maximum age of a listing that is reused.
 const LISTED: Duration = Duration::from_secs(3);
 /// Maximum time for which one listing reads heads. The next one reads the rest.
 const READING: Duration = Duration::from_secs(1);
+/// Maximum time for which heads are read to hear of deletions.
+const HEARING: Duration = Duration::from_secs(5);
+
+impl Shelf {
+    /// Applies what other nodes have done to conversations of which this node has a copy, or had one: above all it hears
+    /// of deletions, of which no request has to ask.
+    pub(in crate::conversations) fn hear(&self) {
+        let Some(sharing) = self.sharing_in_background() else { return };
+        // Read before the lock is taken, on which requests wait.
+        let Ok(of) = sharing.read_list() else { return };
+        sharing.listing().note(of);
+        let until = Instant::now() + HEARING;
+        let tenants: BTreeSet<String> = self.heads().keys().map(|key| key.tenant.clone()).collect();
+        for tenant in &tenants {
+            let mut changed = sharing.changed(tenant, &sharing.listing());
+            changed.retain(|(key, _)| self.heads().has_copy(key));
+            sharing.read_heads(&changed, until);
+        }
+    }
+}
 
 impl Sharing<'_> {
     /// Reads the heads of a tenant's conversations that are newer than the local ones. If the store does not answer,
     /// the local ones remain.
     pub(in crate::conversations) fn list(&self, tenant: &str) {
-        let begun = Instant::now();
-        let unknown = self.unknown(tenant);
+        let until = Instant::now() + READING;
+        self.read_heads(&self.unknown(tenant), until);
+    }
+
+    /// Reads and notes heads whose listed changes are these, until a point in time.
+    fn read_heads(&self, unknown: &[(ConversationKey, Vec<u64>)], until: Instant) {
         for some in unknown.chunks(TOGETHER) {
-            if begun.elapsed() > READING {
+            if Instant::now() > until {
                 break;
             }
             let found = self.store.ask_together(some, |(key, _)| self.conversation(key));
@@ -39,15 +64,20 @@ impl Sharing<'_> {
         }
     }
 
-    /// Conversations whose listed changes differ from the known one, and those whose deletion is to be forgotten.
+    /// Conversations that the newest listing has with other changes than the known one.
     fn unknown(&self, tenant: &str) -> Vec<(ConversationKey, Vec<u64>)> {
-        let mut listing = self.fleet.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listing = self.listing();
         if listing.read.is_none_or(|read| read.elapsed() > LISTED) {
-            if let Ok(of) = self.read_list() {
-                listing.of = of;
+            match self.read_list() {
+                Ok(of) => listing.note(of),
+                Err(_) => listing.read = Some(Instant::now()),
             }
-            listing.read = Some(Instant::now());
         }
+        self.changed(tenant, &listing)
+    }
+
+    /// Conversations whose listed changes differ from the known one, and those whose deletion is to be forgotten.
+    fn changed(&self, tenant: &str, listing: &Listing) -> Vec<(ConversationKey, Vec<u64>)> {
         let changes = listing.of.get(&tenant_tag(tenant)).into_iter().flatten();
         let (heads, now) = (self.shelf.heads(), Instant::now());
         let unknown = changes.filter_map(|(id, changes)| {
@@ -59,6 +89,10 @@ impl Sharing<'_> {
             (!is_known || gone.is_some_and(|gone| gone.is_old(now))).then(|| (key, changes.clone()))
         });
         unknown.collect()
+    }
+
+    fn listing(&self) -> MutexGuard<'_, Listing> {
+        self.fleet.listing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read_list(&self) -> Result<BTreeMap<String, Changes>, SharedError> {
@@ -80,8 +114,7 @@ impl Sharing<'_> {
         let stamp = there.stamp();
         let mut is_old = false;
         if let SharedState::Deleted { at, .. } = there.state {
-            let mut listing = self.fleet.listing.lock().unwrap_or_else(PoisonError::into_inner);
-            is_old = listing.note_gone(key, stamp, at).is_old(Instant::now());
+            is_old = self.listing().note_gone(key, stamp, at).is_old(Instant::now());
         }
         if is_old {
             self.fleet.queue.task(Task::Purge { key: key.clone(), changes: changes.to_vec() });

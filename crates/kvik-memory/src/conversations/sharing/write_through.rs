@@ -3,7 +3,7 @@
 use super::claims::Claimed;
 use super::reconcile::{Standing, conflict_name};
 use super::{ATTEMPTS, Sharing};
-use crate::clock::{unix_millis, unix_seconds};
+use crate::clock::unix_seconds;
 use crate::conversations::error::ConversationError;
 use crate::conversations::fleet::hold::lock;
 use crate::conversations::fleet::queue::Task;
@@ -74,9 +74,7 @@ impl Sharing<'_> {
         let there = found.as_ref().map(|(_, there)| there);
         let version = found.as_ref().map_or(0, |(version, _)| *version);
         match self.standing(key, there) {
-            Standing::Ahead
-                if there.is_some_and(|there| there.is_leased_beside(self.fleet.holder, unix_millis())) =>
-            {
+            Standing::Ahead if there.is_some_and(|there| self.is_leased_elsewhere(key, there)) => {
                 self.fleet.queue.push(key);
                 Ok(WrittenThrough::Later)
             }

@@ -40,6 +40,9 @@ pub(crate) use pull::{Pull, PulledFile};
 use stay::Stay;
 use turns::{Phase, Standing};
 
+/// Pause between two attempts to complete deletions before this node leaves.
+const DELETE_AGAIN: Duration = Duration::from_millis(100);
+
 /// A model in memory.
 pub struct OpenModel {
     /// The model, served.
@@ -249,13 +252,37 @@ impl Shelf {
         }
     }
 
-    /// Hands the hot blocks of all models over to other nodes, for at most `within`. Blocks that long.
+    /// Hands the hot blocks of all models over to other nodes, for at most `within`, unless some of them are still to be
+    /// deleted. Blocks that long.
     pub fn leave_to_nodes(&self, within: Duration) {
+        let nodes: Vec<Handle> = self.handles().into_iter().filter(Handle::is_node).collect();
+        let begun = Instant::now();
+        if nodes.is_empty() {
+            return;
+        }
+        if !self.hear_deletions(within / 2) {
+            return tracing::info!("leaving nothing to other nodes: some of it is still to be deleted");
+        }
+        let left = within.saturating_sub(begun.elapsed());
         std::thread::scope(|scope| {
-            for handle in self.handles().into_iter().filter(Handle::is_node) {
-                scope.spawn(move || handle.leave(within));
+            for handle in nodes {
+                scope.spawn(move || handle.leave(left));
             }
         });
+    }
+
+    /// Hears of the deletions of other nodes, and completes all that are pending, as far as possible `within` this time.
+    /// Returns whether none is left. Blocking.
+    pub(crate) fn hear_deletions(&self, within: Duration) -> bool {
+        let begun = Instant::now();
+        self.server.conversations.hear_deletions();
+        while !self.server.deletions.all().is_empty() && self.delete_all() != Some(true) {
+            if begun.elapsed() >= within {
+                return false;
+            }
+            std::thread::sleep(DELETE_AGAIN);
+        }
+        true
     }
 
     /// Reports the blocks in use on this node to other nodes. Blocking.

@@ -14,11 +14,14 @@ use tokio::time::timeout;
 
 use super::handshake::shake_hands;
 use super::{Receiver, Sender, SocketType, ZmtpError};
+use crate::system::probe_peer;
 
 /// Maximum concurrent peers of a socket; others wait in the system's queue of connections.
 const PEERS_MAX: usize = 64;
 /// Timeout of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Silence after which the system probes whether the machine of a peer still answers.
+const SILENCE: Duration = Duration::from_secs(60);
 /// Pause after a failed accept, most likely for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -72,6 +75,7 @@ where
 {
     // Events are small and latency-sensitive.
     stream.set_nodelay(true)?;
+    probe_peer(&stream, SILENCE)?;
     let (reader, writer) = stream.into_split();
     let (mut reader, mut writer) = (BufReader::new(reader), BufWriter::new(writer));
     let shaken = timeout(HANDSHAKE, shake_hands(&mut reader, &mut writer, socket)).await;

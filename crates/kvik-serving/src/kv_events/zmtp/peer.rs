@@ -31,7 +31,7 @@ pub(in crate::kv_events) enum Incoming {
 
 /// The direction from a peer.
 #[derive(Debug)]
-pub(in crate::kv_events) struct Receiver<R>(pub(super) R);
+pub(in crate::kv_events) struct Receiver<R>(pub(in crate::kv_events) R);
 
 impl<R: AsyncRead + Unpin> Receiver<R> {
     /// Waits for the next message or command; `None` if the peer has ended the connection.
@@ -69,7 +69,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
 
 /// The direction to a peer.
 #[derive(Debug)]
-pub(in crate::kv_events) struct Sender<W>(pub(super) W);
+pub(in crate::kv_events) struct Sender<W>(pub(in crate::kv_events) W);
 
 impl<W: AsyncWrite + Unpin> Sender<W> {
     /// Sends the parts of a message, and waits until the connection has accepted it.

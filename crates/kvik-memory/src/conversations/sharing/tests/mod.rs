@@ -228,6 +228,38 @@ fn a_lease_is_renewed_and_ends_with_its_node() {
     assert_eq!(one.texts("new").unwrap(), ["mine"], "a claim that has lapsed is released for nobody else");
 }
 
+/// Sets the ends of all leases and claims, as a node whose clock is ahead writes them.
+fn set_ends(memory: &Memory, until: u64) {
+    for ((kind, _), record) in &mut *memory.0.lock().unwrap() {
+        let mut value: Value = serde_json::from_slice(&record.bytes).unwrap_or_default();
+        match kind.as_str() {
+            CONVERSATION if value["lease"].is_object() => value["lease"]["until"] = json!(until),
+            NAME => value["until"] = json!(until),
+            _ => continue,
+        }
+        record.bytes = serde_json::to_vec(&value).unwrap();
+    }
+}
+
+#[test]
+fn a_lease_of_a_node_that_has_ended_lapses_however_far_its_clock_was_ahead() {
+    let memory = Arc::default();
+    let lease = Duration::from_millis(300);
+    let (one, two) = (Node::leasing(&memory, lease), Node::leasing(&memory, lease));
+    let id = one.say("trip", "1").unwrap();
+    let held = one.store.hold("a", "trip").unwrap();
+    let begun = one.store.begin("a", Some("new")).unwrap();
+    set_ends(&memory, u64::MAX);
+    assert!(matches!(refusal(two.store.hold("a", &id)), ConversationError::Busy(_)));
+    assert!(matches!(refusal(two.store.begin("a", Some("new"))), ConversationError::NameTaken(_)));
+    // It renews nothing any more.
+    std::thread::sleep(lease + lease / 4);
+    assert_eq!(two.say(&id, "2").unwrap(), id);
+    two.say("new", "mine").unwrap();
+    assert_eq!(two.texts("new").unwrap(), ["mine"]);
+    drop((held, begun));
+}
+
 #[test]
 fn two_conversations_never_have_one_name() {
     let (_, one, two) = nodes();
@@ -562,6 +594,25 @@ fn a_node_that_hears_of_a_deletion_deletes_what_it_has_made_of_it() {
     let left = deletions.get(&key.owner()).expect("it has made something of it, maybe");
     assert_eq!((left.chain().len(), left.is_removed), (1, true));
     assert!(two.store.erase(&key.owner(), &left).is_ok());
+}
+
+/// A node that nobody asks about the conversation, as one that is to leave.
+#[test]
+fn a_node_hears_of_a_deletion_without_being_asked() {
+    let memory: Arc<Memory> = Arc::default();
+    let ((one, of_one), (two, of_two)) = (Node::deleting(&memory), Node::deleting(&memory));
+    let key = ConversationKey { tenant: "a".to_owned(), id: one.say("trip", "1").unwrap() };
+    one.say("stays", "2").unwrap();
+    assert_eq!(two.texts("trip").unwrap(), ["1"]);
+    two.store.hold("a", "trip").unwrap().delete().unwrap();
+    two.settle();
+    assert_eq!(of_one.all(), []);
+    one.store.hear_deletions();
+    let left = of_one.get(&key.owner()).expect("its prompts are still in memory");
+    assert_eq!((left.chain().len(), left.is_removed, of_one.all().len()), (1, true, 1));
+    assert_eq!(one.texts("stays").unwrap(), ["2"]);
+    two.store.hear_deletions();
+    assert_eq!(of_two.all().len(), 1, "its own");
 }
 
 #[test]
