@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use kvik_cache::retain::HeadImportance;
+use kvik_cache::retain::{HeadImportance, ModelShape};
 use kvik_cache::{AuxiliaryState, Namespaces};
 use kvik_kernels::{KvLayout, KvValues};
 use kvik_model::gates::Gates;
 
 use crate::retain::repeat::RepeatPrompt;
+use crate::retain::{kv_heads, tile_heads};
 use crate::stats::{DraftSource, DraftSources};
 
 /// Minimum number of rows for which a kernel reads the weights once: a step with this many rows takes hardly longer
@@ -64,6 +65,8 @@ pub struct EngineConfig {
     pub kv_format: String,
     /// KV heads of each layer.
     pub kv_heads: Vec<usize>,
+    /// KV heads of each group of layers whose tiles are interchangeable.
+    pub tile_heads: Vec<usize>,
     /// Auxiliary state that sequences hold in addition to blocks: empty if every layer stores keys and values of all
     /// positions.
     pub auxiliary: AuxiliaryState,
@@ -93,12 +96,24 @@ impl EngineConfig {
             block_bytes: layout.block_bytes(),
             model_digest,
             kv_format: layout.format_name(),
-            kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
+            kv_heads: kv_heads(layout),
+            tile_heads: tile_heads(layout),
             auxiliary: AuxiliaryState::default(),
             latent: layout.layers().iter().any(|layer| layer.values == KvValues::OfKeys),
             repeat: RepeatPrompt::default(),
             calibration: None,
             gates: None,
+        }
+    }
+
+    /// The properties of its model on which it depends whether a retention can be used.
+    pub fn model_shape(&self) -> ModelShape<'_> {
+        ModelShape {
+            kv_heads: &self.kv_heads,
+            windows: !self.auxiliary.is_nothing(),
+            latent: self.latent,
+            heads: self.calibration.as_ref(),
+            gated: self.gates.is_some(),
         }
     }
 

@@ -359,9 +359,15 @@ pub trait Retainer {
     /// rotation: `[kv_heads, count, key_dim]`.
     fn first_keys(&self, layer: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32>;
 
-    /// Replaces the first stored keys of every KV head of a layer by `keys`, `[kv_heads, count, key_dim]`,
-    /// rotated to positions from `position` on.
-    fn replace_first_keys(&mut self, layer: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32);
+    /// Replaces the first stored keys of KV heads of a layer by `keys`, `[kv_heads, count, key_dim]`, rotated to
+    /// positions from `positions` on, `[kv_heads]`; a head without one keeps its keys.
+    fn replace_first_keys(
+        &mut self,
+        layer: usize,
+        kv: &SequenceKv<'_>,
+        keys: &[f32],
+        positions: &[Option<u32>],
+    );
 }
 
 /// The storage of one layer of a sequence.

@@ -88,7 +88,10 @@ impl LayerFit<'_> {
         let mut heads: Vec<HeadFit<'_>> =
             kept.iter().enumerate().map(|(head, kept)| self.head(stored, head, &kv, kept)).collect();
         self.attend(stored, &kv, queries, &mut heads);
-        self.pool.run_chunks(&mut heads, 1, |_, head| head[0].fit(fixed));
+        for heads in heads.chunks_mut(self.pool.threads()) {
+            self.pulse.beat();
+            self.pool.run_chunks(heads, 1, |_, head| head[0].fit(fixed));
+        }
         Some(heads.into_iter().map(|head| head.values).collect())
     }
 

@@ -393,14 +393,20 @@ impl Retainer for ModelRunner {
         keys
     }
 
-    fn replace_first_keys(&mut self, layer: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32) {
+    fn replace_first_keys(
+        &mut self,
+        layer: usize,
+        kv: &SequenceKv<'_>,
+        keys: &[f32],
+        positions: &[Option<u32>],
+    ) {
         let shape = self.arena.layout().layers()[layer];
         let blocks: Vec<u32> = kv.blocks.iter().map(|block| block.0).collect();
         let count = keys.len() / (shape.kv_heads * shape.key_dim);
-        let positions: Vec<u32> = (position..).take(count).collect();
         let style = self.model.config().rope.style;
-        for (head, keys) in keys.chunks_exact(count * shape.key_dim).enumerate() {
-            let mut keys = keys.to_vec();
+        for (head, (keys, first)) in keys.chunks_exact(count * shape.key_dim).zip(positions).enumerate() {
+            let Some(first) = *first else { continue };
+            let (mut keys, positions) = (keys.to_vec(), (first..).take(count).collect::<Vec<u32>>());
             if let Some(table) = self.rope(layer) {
                 rope(&self.pool, &mut keys, shape.key_dim, &positions, table, style);
             }

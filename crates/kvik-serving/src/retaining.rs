@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use kvik_cache::retain::{HeadImportance, Retention, RetentionError, When};
+use kvik_cache::retain::{Budget, HeadImportance, ModelShape, Retention, RetentionError, When};
 use kvik_engine::engine::EngineConfig;
+use kvik_engine::retain::{kv_heads, model_shape};
 use kvik_kernels::KvLayout;
-use kvik_model::gates::Gates;
+use kvik_model::{ModelConfig, gates::Gates};
 
 use crate::{
     measured::{Loss, LossDoubt, Measured, MeasuredGates, MeasuredHeads, MeasuredLosses, RIGHT_CASES_MIN},
@@ -43,13 +44,25 @@ impl KeptMeasurements {
     pub(super) fn of(model: &[u8; 32], layout: &KvLayout) -> KeptMeasurements {
         // Without a home directory there are no stored measurements.
         let Ok(measured) = Measured::open() else { return KeptMeasurements::default() };
-        let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
+        let kv_heads = kv_heads(layout);
         let heads: Option<MeasuredHeads> = measured.load(model);
         let gates: Option<MeasuredGates> = measured.load(model);
         KeptMeasurements {
             losses: measured.load(model).unwrap_or_default(),
             calibration: heads.and_then(|heads| heads.importance(&kv_heads)),
             gates: gates.and_then(|gates| gates.gates(layout)).map(Arc::new),
+        }
+    }
+
+    /// Those that a retention depends on; `digest` is called only if there are such.
+    fn for_one(
+        retention: &Retention,
+        layout: &KvLayout,
+        digest: impl FnOnce() -> [u8; 32],
+    ) -> KeptMeasurements {
+        match retention.budget == Budget::Calibrated || retention.needs().gated {
+            true => KeptMeasurements::of(&digest(), layout),
+            false => KeptMeasurements::default(),
         }
     }
 }
@@ -185,11 +198,11 @@ impl Retaining {
     /// Refuses retentions of the flags that the model does not support; `idle` is the one for idle time.
     pub(super) fn check_model(&self, idle: Option<&Retention>, config: &EngineConfig) -> anyhow::Result<()> {
         if let Some(retention) = self.usual() {
-            check_heads(&retention, config).with_context(|| format!("--retain {retention}"))?;
+            retention.check_model(&config.model_shape()).with_context(|| format!("--retain {retention}"))?;
         }
         if let Some(retention) = idle {
             let allowed = self.check(*retention, Reach::Prefix).map_err(anyhow::Error::from);
-            let checked = allowed.and_then(|_| check_heads(retention, config));
+            let checked = allowed.and_then(|_| Ok(retention.check_model(&config.model_shape())?));
             checked.with_context(|| format!("--retain-idle {retention}"))?;
         }
         Ok(())
@@ -220,17 +233,29 @@ impl Retaining {
     }
 }
 
-/// Refuses a retention that the model does not support, before any request uses it.
-fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<()> {
-    if !config.auxiliary.is_nothing() {
-        return Err(RetentionError::Windows.into());
-    }
-    if config.latent {
-        return Err(RetentionError::Latent.into());
-    }
-    retention.check(&config.kv_heads)?;
-    retention.check_heads(&config.kv_heads, config.calibration.as_ref())?;
-    Ok(retention.check_gates(config.gates.is_some())?)
+/// Checks that a model which need not be loaded, and whose keys and values have this layout, supports a retention;
+/// `digest` is called only if that depends on measurements.
+///
+/// # Errors
+/// What the model lacks, or the invalid field.
+pub fn check_model(
+    retention: &Retention,
+    (config, layout): (&ModelConfig, &KvLayout),
+    digest: impl FnOnce() -> [u8; 32],
+) -> Result<(), RetentionError> {
+    let KeptMeasurements { calibration, gates, .. } = KeptMeasurements::for_one(retention, layout, digest);
+    let (heads, gated, kv_heads) = (calibration.as_ref(), gates.is_some(), kv_heads(layout));
+    retention.check_model(&ModelShape { heads, gated, ..model_shape(config, layout, &kv_heads) })
+}
+
+/// The measured importance of the heads of a model, if there is one and the retention goes by it; else `digest` is not
+/// called.
+pub fn importance(
+    retention: &Retention,
+    layout: &KvLayout,
+    digest: impl FnOnce() -> [u8; 32],
+) -> Option<HeadImportance> {
+    KeptMeasurements::for_one(retention, layout, digest).calibration
 }
 
 impl Reach {
@@ -356,7 +381,7 @@ mod tests {
         check(Some((53.0, 30)), Some(2.5), Some(("keep", forgets)));
         check(Some((0.0, 30)), None, Some(("policy", "perplexity was not measured")));
         check(None, Some(0.0), Some(("policy", "recall was not measured")));
-        check(Some((0.0, 19)), Some(0.0), Some(("policy", "19 of the cases are answered rightly")));
+        check(Some((0.0, 19)), Some(0.0), Some(("policy", "at most 19 cases of a task")));
     }
 
     /// Losses measured with the question seen do not apply to a prefix, which is compressed before it.

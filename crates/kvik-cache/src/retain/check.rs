@@ -11,7 +11,47 @@ const EVERY_MIN: usize = 16;
 /// Above the length of any sequence.
 const EVERY_MAX: usize = 1 << 29;
 
+/// The properties of a model on which it depends whether a retention can be used with it.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelShape<'a> {
+    /// KV heads of each layer that stores keys and values.
+    pub kv_heads: &'a [usize],
+    /// Whether layers see a window of positions, or keep a state.
+    pub windows: bool,
+    /// Whether layers have latent attention.
+    pub latent: bool,
+    /// The measured importance of its heads, if there is one.
+    pub heads: Option<&'a HeadImportance>,
+    /// Whether it has gates.
+    pub gated: bool,
+}
+
+impl ModelShape<'_> {
+    /// Checks that every layer stores keys and values of heads for all positions, as every retention needs.
+    ///
+    /// # Errors
+    /// If a layer does not.
+    pub fn check_layers(&self) -> Result<(), RetentionError> {
+        match self {
+            ModelShape { windows: true, .. } => Err(RetentionError::Windows),
+            ModelShape { latent: true, .. } => Err(RetentionError::Latent),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Retention {
+    /// Checks that the retention can be used with a model.
+    ///
+    /// # Errors
+    /// What the model lacks, or the first invalid field, and what to do instead.
+    pub fn check_model(&self, model: &ModelShape<'_>) -> Result<(), RetentionError> {
+        model.check_layers()?;
+        self.check(model.kv_heads)?;
+        self.check_heads(model.kv_heads, model.heads)?;
+        self.check_gates(model.gated)
+    }
+
     /// Checks that the retention can be used with a model that has `shape[layer]` KV heads in each layer. A budget
     /// in bytes is assumed to be sufficient unless it was resolved.
     ///

@@ -40,6 +40,7 @@ mod tests;
 mod text;
 
 pub use amounts::{Budget, Cut, Keep, When};
+pub use check::ModelShape;
 pub use decide::decide;
 pub use error::RetentionError;
 pub use facts::{Decision, HeadFacts, LayerFacts, Needs, Reduce, Watch, WatchedRows};

@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
-use super::amounts::Keep;
+use super::amounts::{Budget, Keep};
 use super::error::RetentionError;
 use super::facts::{Watch, WatchedRows};
+use super::heads::{WEIGHT_MAX, WEIGHT_MIN};
 use super::retention::Retention;
 
 /// The numbers of tokens at which a sequence evicts positions: once that many have been computed, before the next
@@ -25,6 +26,8 @@ pub struct Points {
     are_fixed: bool,
     /// True if there are points after the prompt.
     goes_on: bool,
+    /// Number of KV heads of all layers, and of the group of layers with the fewest that shares room.
+    heads: (usize, usize),
 }
 
 impl Retention {
@@ -45,7 +48,7 @@ impl Retention {
         let end = prompt.saturating_sub(rows);
         let thinned = if repeats { (prompt, prompt) } else { (stored_max, end.max(stored_max)) };
         let are_fixed = self.when.at_points();
-        Points { retention: *self, prompt, every, thinned, are_fixed, goes_on: !repeats }
+        Points { retention: *self, prompt, every, thinned, are_fixed, goes_on: !repeats, heads: (1, 1) }
     }
 
     /// The rows among `rows` whose attention or queries are observed, for a sequence whose last point was at
@@ -65,6 +68,25 @@ impl Retention {
     /// The points of a sequence that evicts positions once, when it has `at` tokens.
     pub fn point_at(&self, at: usize) -> Points {
         Points { thinned: (at, at), are_fixed: true, goes_on: false, ..self.points(at, at) }
+    }
+
+    /// Returns whether a sequence may have more tokens than a context of `context` tokens: the RoPE rotation of all its
+    /// leading positions is renewed at points, and between them no head stores more positions than the context has. A
+    /// share of the tokens grows with them. `keep` must not be in bytes: call [`Retention::resolve`] first.
+    pub fn streams(&self, context: usize) -> bool {
+        let sinks = self.rotated_sinks();
+        sinks > 0 && self.protect <= sinks && self.when.at_points() && self.stored_by_head() <= context
+    }
+
+    /// Maximum number of positions that a KV head stores between points, of sequences of any length.
+    fn stored_by_head(&self) -> usize {
+        let Keep::Tokens(mean) = self.keep else { return usize::MAX };
+        let times = match self.budget {
+            Budget::Head | Budget::Layer { .. } | Budget::All => 1,
+            Budget::Pyramid { .. } => 2,
+            Budget::Calibrated => (WEIGHT_MAX / WEIGHT_MIN) as usize,
+        };
+        mean.saturating_mul(times).saturating_add(self.every)
     }
 
     /// Checks that a prompt of `prompt` tokens can be computed in a context of `context` tokens.
@@ -123,14 +145,28 @@ impl Points {
         self.previous(at).max(self.retention.rows_before(at).start)..at
     }
 
+    /// The same for storage in which only the layers of a group share room, of so many KV heads each: where layers
+    /// compete, one group may retain most of what all of them may.
+    pub fn in_groups(self, groups: &[usize]) -> Points {
+        let least = groups.iter().copied().filter(|&heads| heads > 0).min().unwrap_or(1);
+        Points { heads: (groups.iter().sum::<usize>().max(least), least), ..self }
+    }
+
     /// Maximum number of positions that a KV head retains at a point up to `positions` tokens, on average over the
-    /// heads.
+    /// heads of a group.
     pub fn kept_max(&self, positions: usize) -> usize {
-        self.retention.keep.positions(positions, 1).min(positions)
+        let (mean, (all, least)) = (self.retention.keep.positions(positions, 1), self.heads);
+        let by_group = || mean.saturating_mul(all).div_ceil(least);
+        let kept = match self.retention.budget {
+            Budget::Head | Budget::Layer { .. } => mean,
+            Budget::Pyramid { .. } => by_group().min(mean.saturating_mul(2)),
+            Budget::All | Budget::Calibrated => by_group(),
+        };
+        kept.min(positions)
     }
 
     /// Maximum number of positions that a KV head stores at any time until the sequence has `positions` tokens, on
-    /// average over the heads.
+    /// average over the heads of a group.
     pub fn stored_max(&self, positions: usize) -> usize {
         // With equal steps later ends store more, so the ends of the runs of equal steps suffice.
         let (first, end) = self.thinned;

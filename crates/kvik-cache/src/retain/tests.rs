@@ -343,6 +343,22 @@ fn models_must_have_heads_for_the_budget() {
 }
 
 #[test]
+fn a_model_that_lacks_what_a_retention_needs_refuses_it() {
+    let check = |text: &str, model: ModelShape<'_>| text.parse::<Retention>().unwrap().check_model(&model);
+    let plain = ModelShape { kv_heads: &[2, 2], windows: false, latent: false, heads: None, gated: false };
+    let measured = HeadImportance { layers: vec![vec![1.0; 2]; 2] };
+    assert_eq!(check("knorm:0.5,budget=all", plain), Ok(()));
+    let windows = ModelShape { windows: true, ..plain };
+    assert_eq!(check("knorm:0.5", windows), Err(RetentionError::Windows));
+    assert_eq!(check("knorm:0.5", ModelShape { latent: true, ..plain }), Err(RetentionError::Latent));
+    assert_eq!(check("knorm:0.5,budget=calibrated", plain), Err(RetentionError::NotCalibrated));
+    let calibrated = ModelShape { heads: Some(&measured), ..plain };
+    assert_eq!(check("knorm:0.5,budget=calibrated", calibrated), Ok(()));
+    assert_eq!(check("gated:0.5", calibrated), Err(RetentionError::NoGates));
+    assert_eq!(check("gated:0.5", ModelShape { gated: true, ..plain }), Ok(()));
+}
+
+#[test]
 fn only_gated_needs_gates() {
     for policy in Policy::ALL {
         let retention = Retention::new(policy, Keep::Share(0.5));
@@ -361,6 +377,20 @@ fn the_calibrated_budget_needs_an_importance_of_every_head() {
     assert_eq!(retention.check_heads(&[2, 2, 2], None), Err(RetentionError::NotCalibrated));
     let head: Retention = "knorm:0.5".parse().unwrap();
     assert_eq!(head.check_heads(&[2, 2, 2], None), Ok(()));
+}
+
+#[test]
+fn a_group_of_layers_may_retain_most_of_what_all_may() {
+    let kept = |text: &str, groups: &[usize]| {
+        text.parse::<Retention>().unwrap().points(1000, 4096).in_groups(groups).kept_max(1000)
+    };
+    for budget in ["all", "calibrated", "pyramid", "head", "layer"] {
+        assert_eq!(kept(&format!("knorm:0.1,budget={budget}"), &[8, 0, 0, 0]), 100, "{budget}");
+    }
+    assert_eq!(kept("knorm:0.1,budget=all", &[2, 6]), 400);
+    assert_eq!(kept("knorm:0.1,budget=calibrated", &[2, 18]), 1000, "no more than there are");
+    assert_eq!(kept("knorm:0.1,budget=pyramid", &[2, 6]), 200, "at most twice the mean");
+    assert_eq!((kept("knorm:0.1", &[2, 6]), kept("knorm:0.1,budget=layer", &[2, 6])), (100, 100));
 }
 
 #[test]

@@ -315,6 +315,7 @@ mod tests {
             kv_format: "f32/f32".to_owned(),
             repeat: Default::default(),
             kv_heads: vec![1],
+            tile_heads: vec![1],
             auxiliary: kvik_cache::AuxiliaryState::default(),
             latent: false,
             calibration: None,

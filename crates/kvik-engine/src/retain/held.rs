@@ -110,9 +110,9 @@ impl Held<'_> {
         let kept: Vec<&[u32]> = decision.kept[layer].iter().map(|kept| &kept[shared..]).collect();
         self.with_kv(|from| retainer.move_positions(layer, from, &kept, &to.tiles(layer)));
         let Some(sinks) = sinks else { return };
-        let Some(window) = to.position(layer, sinks.count(), self.tokens) else { return };
+        let windows = to.positions_at(layer, sinks.count(), self.tokens);
         let kept = Held { blocks: &[], storage: Some(to), tokens: self.tokens };
-        kept.with_kv(|kv| sinks.rotate(retainer, layer, kv, window));
+        kept.with_kv(|kv| sinks.rotate(retainer, layer, kv, &windows));
     }
 
     /// Fits the values of a layer's retained positions, which were moved to the tiles of `to`, to the queries in

@@ -100,7 +100,7 @@ impl Lab {
         };
         let held = Held { blocks: &self.reading, storage: None, tokens: self.tokens.len() };
         // The first positions stay whatever their score, and what is before the first message is not repeated.
-        let skipped = self.repeat.prefix.max(SINKS);
+        let skipped = self.repeat.skipped(&self.tokens).max(SINKS);
         for layer in 0..self.layout.layers().len() {
             held.teach(&self.runner, layer, (&repeated.seen, skipped), school);
         }
@@ -192,27 +192,17 @@ impl Lab {
         Decision { kept: layers.map(|layer| vec![all.clone(); layer.kv_heads]).collect() }
     }
 
-    /// Stores the positions that a decision retains, for [`Lab::answer`] and [`Lab::score`]; their values are fitted if
-    /// `retention`, which was read, does that.
+    /// Stores the positions that a decision retains, for [`Lab::answer`] and [`Lab::score`]; their values are fitted, and
+    /// the RoPE rotation of the first keys renewed, if `retention`, which was read, does that.
     ///
     /// # Panics
     /// If there are not enough free blocks.
     pub fn keep(&mut self, decision: &Decision, retention: Option<&Retention>) -> Variant {
-        self.keep_rotated(decision, retention, 0)
-    }
-
-    /// As [`keep`](Lab::keep), with the RoPE rotation of the first `sinks` keys renewed, as in a stream.
-    pub fn keep_rotated(
-        &mut self,
-        decision: &Decision,
-        retention: Option<&Retention>,
-        sinks: usize,
-    ) -> Variant {
         let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(decision, 0));
         let blocks = self.spare.split_off(self.spare.len() - needed);
         let ragged = Ragged::new(&self.layout, 0, self.tokens.len(), decision.kept.clone(), &blocks);
         let held = Held { blocks: &self.reading, storage: None, tokens: self.tokens.len() };
-        let sinks = held.sinks(&self.runner, sinks);
+        let sinks = held.sinks(&self.runner, retention.map_or(0, Retention::rotated_sinks));
         let fitting = retention
             .filter(|retention| retention.fits_values())
             .and_then(|retention| Some((retention, find(&self.observed, retention, self.tokens.len())?)));

@@ -14,15 +14,18 @@
 //! | `repeat`  | the prompt that asks a model to repeat its input                       |
 //! | `stream`  | an endless text, read in constant memory                               |
 //! | `lab`     | one prompt read once, compressed by many policies and compared         |
+//! | `shape`   | properties of a model on which it depends what it supports             |
 
 mod held;
 pub mod lab;
 mod ragged;
 pub mod repeat;
 mod repeat_words;
+mod shape;
 mod sinks;
 pub mod stream;
 
 pub use held::Held;
 pub use ragged::{Extent, Ragged, TailViews};
+pub use shape::{kv_heads, model_shape, tile_heads};
 pub use sinks::Sinks;

@@ -102,7 +102,15 @@ impl Ragged {
         needed.iter().zip(given).map(|(needed, given)| needed.div_ceil(given.max(1))).max().unwrap_or(0)
     }
 
-    /// Number of positions after the shared blocks that each head stores of a decision, `[layers][kv_heads]`.
+    /// Number of leading blocks of which every head of a decision retains all positions: no others can be shared.
+    pub fn whole_blocks(decision: &Decision) -> usize {
+        let leading =
+            |kept: &Vec<u32>| kept.iter().zip(0_u32..).take_while(|&(&index, at)| index == at).count();
+        decision.kept.iter().flatten().map(leading).min().unwrap_or(0) / BLOCK_POSITIONS
+    }
+
+    /// Number of positions after the shared blocks that each head stores of a decision, `[layers][kv_heads]`. There are
+    /// no more shared blocks than [`whole_blocks`](Ragged::whole_blocks).
     pub fn counts(decision: &Decision, shared: usize) -> Vec<Vec<usize>> {
         let count = |kept: &Vec<u32>| kept.len() - shared * BLOCK_POSITIONS;
         decision.kept.iter().map(|heads| heads.iter().map(count).collect()).collect()
@@ -212,11 +220,13 @@ impl Ragged {
         self.heads[layer].iter().map(|head| head.kept.iter().copied().chain(new.clone()).collect()).collect()
     }
 
-    /// The position that the first head of a layer stores at `index` when the sequence has `tokens`.
-    pub fn position(&self, layer: usize, index: usize, tokens: usize) -> Option<u32> {
-        let kept = &self.heads[layer].first()?.kept;
-        let new = self.at + index.saturating_sub(kept.len());
-        kept.get(index).copied().or_else(|| (new < tokens).then_some(new as u32))
+    /// The position that each head of a layer stores at `index` when the sequence has `tokens`, if it stores as many.
+    pub fn positions_at(&self, layer: usize, index: usize, tokens: usize) -> Vec<Option<u32>> {
+        let of_head = |HeadStorage { kept, .. }: &HeadStorage| {
+            let new = self.at + index.saturating_sub(kept.len());
+            kept.get(index).copied().or_else(|| (new < tokens).then_some(new as u32))
+        };
+        self.heads[layer].iter().map(of_head).collect()
     }
 
     /// Numbers of positions that the heads store when the sequence has `tokens`.

@@ -19,8 +19,8 @@ const SINKS: usize = 4;
 /// The tokens around a repeated piece, for one model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RepeatPrompt {
-    /// Number of tokens before the first message of a conversation: they are not repeated.
-    pub prefix: usize,
+    /// The tokens before the first message of a conversation: a prompt that begins with them does not repeat them.
+    pub prefix: Vec<Token>,
     /// Asks to repeat everything.
     pub ask: Vec<Token>,
     /// Asks to repeat from a quotation on.
@@ -49,9 +49,16 @@ impl RepeatPrompt {
         words + prompt.min(PIECE_TOKENS)
     }
 
-    /// The pieces of a prompt, in order.
+    /// Number of leading tokens of a prompt that are not repeated: those that it has in common with the prefix, unless
+    /// there are no others.
+    pub(crate) fn skipped(&self, prompt: &[Token]) -> usize {
+        let common = self.prefix.iter().zip(prompt).take_while(|(prefix, token)| prefix == token).count();
+        if common == prompt.len() { 0 } else { common }
+    }
+
+    /// The pieces of a prompt, in order; a prompt with tokens has one at least.
     pub(crate) fn pieces(&self, prompt: &[Token]) -> Vec<Piece> {
-        let first = self.prefix.min(prompt.len());
+        let first = self.skipped(prompt);
         let starts = (first..prompt.len()).step_by(PIECE_TOKENS);
         let pieces = starts.map(|start| {
             let repeated = start..prompt.len().min(start + PIECE_TOKENS);
@@ -91,13 +98,15 @@ mod tests {
 
     #[test]
     fn every_token_behind_the_prefix_is_repeated_once() {
-        let words = RepeatPrompt { prefix: 3, ask: vec![1, 2], ask_more: vec![3], suffix: vec![9] };
+        let words =
+            RepeatPrompt { prefix: vec![100, 101, 102], ask: vec![1, 2], ask_more: vec![3], suffix: vec![9] };
         for length in [0, 2, 3, 4, 100, 2051, 2052, 5000] {
             let prompt: Vec<Token> = (0..length).map(|token| 100 + token).collect();
             let pieces = words.pieces(&prompt);
             let repeated: Vec<Token> =
                 pieces.iter().flat_map(|piece| prompt[piece.repeated.clone()].to_vec()).collect();
-            assert_eq!(repeated, prompt[prompt.len().min(3)..]);
+            let skipped = if prompt.len() > 3 { 3 } else { 0 };
+            assert_eq!(repeated, prompt[skipped..]);
             for piece in &pieces {
                 assert!(piece.tokens.len() <= words.rows_max(prompt.len()));
                 assert!(piece.tokens.ends_with(&prompt[piece.repeated.clone()]));
@@ -117,5 +126,23 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// A prompt was once repeated from a number of tokens on: one of no more tokens had no piece, and no position of it
+    /// a score; another beginning than the template's was not repeated.
+    #[test]
+    fn a_prompt_is_repeated_from_where_it_leaves_the_prefix() {
+        let words = RepeatPrompt { prefix: vec![5, 6, 7], ask: vec![1], ..RepeatPrompt::default() };
+        let check = |prompt: &[Token], skipped| {
+            let pieces = words.pieces(prompt);
+            assert_eq!(pieces.len(), 1, "{prompt:?}");
+            assert_eq!(pieces[0].repeated, skipped..prompt.len(), "{prompt:?}");
+        };
+        check(&[5, 6, 7, 8], 3);
+        check(&[5, 6, 8, 8], 2);
+        check(&[5, 6, 8], 2);
+        check(&[8, 6, 7, 8], 0);
+        check(&[5, 6, 7], 0);
+        check(&[5], 0);
     }
 }

@@ -22,7 +22,7 @@ impl RepeatPrompt {
         let control = |text: &str| tokenizer.encode(text, false, true);
         let plain = |text: &str| -> Vec<Token> { tokenizer.encode(text, false, false) };
         RepeatPrompt {
-            prefix: control(&prefix).len(),
+            prefix: tokenizer.encode_chat(&prefix, &[]),
             ask: plain(RepeatPrompt::ASK),
             ask_more: plain(RepeatPrompt::ASK_MORE),
             suffix: control(&suffix),
@@ -55,11 +55,11 @@ mod tests {
         let loaded = LoadedModel::open(&kvik_testing::tiny_model()).unwrap();
         let (tokenizer, template) = (&loaded.tokenizer, loaded.template(None).unwrap());
         let words = RepeatPrompt::new(tokenizer, Some(&template));
-        assert_eq!(words.prefix, tokenizer.encode("<|im_start|>user\n", false, true).len());
+        assert_eq!(words.prefix, tokenizer.encode("<|im_start|>user\n", false, true));
         let suffix = tokenizer.decode(&words.suffix);
         assert_eq!(suffix, "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
         assert_eq!(tokenizer.decode(&words.ask), RepeatPrompt::ASK);
         let plain = RepeatPrompt::new(tokenizer, None);
-        assert_eq!((plain.prefix, tokenizer.decode(&plain.suffix)), (0, "\n".to_owned()));
+        assert_eq!((plain.prefix, tokenizer.decode(&plain.suffix)), (Vec::new(), "\n".to_owned()));
     }
 }

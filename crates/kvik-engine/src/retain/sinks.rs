@@ -27,9 +27,17 @@ impl Sinks {
         self.count
     }
 
-    /// Rotates the sinks in a layer of the `kept` positions to the positions before `window`, the position of the first
-    /// key after them. All heads store the same positions.
-    pub fn rotate(&self, retainer: &mut dyn Retainer, layer: usize, kept: &SequenceKv<'_>, window: u32) {
-        retainer.replace_first_keys(layer, kept, &self.keys[layer], window - self.count as u32);
+    /// Rotates the sinks in a layer of the `kept` positions to the positions before `windows`, `[kv_heads]`: the position
+    /// of the first key after them, if the head stores one.
+    pub fn rotate(
+        &self,
+        retainer: &mut dyn Retainer,
+        layer: usize,
+        kept: &SequenceKv<'_>,
+        windows: &[Option<u32>],
+    ) {
+        let first = |window: &Option<u32>| window.map(|window| window - self.count as u32);
+        let positions: Vec<Option<u32>> = windows.iter().map(first).collect();
+        retainer.replace_first_keys(layer, kept, &self.keys[layer], &positions);
     }
 }

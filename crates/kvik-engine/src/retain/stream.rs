@@ -6,7 +6,9 @@
 use std::io;
 use std::sync::Arc;
 
-use kvik_cache::retain::{Keep, Points, PolicyState, Retention, Watch, decide};
+use kvik_cache::retain::{
+    HeadImportance, Keep, ModelShape, Points, PolicyState, Retention, RetentionError, Watch, decide,
+};
 use kvik_cache::{BlockId, Token, blocks_for};
 use kvik_kernels::{KvLayout, Pool};
 use kvik_model::batch::{Batch, Output, Row, Runner};
@@ -15,6 +17,7 @@ use kvik_model::{Model, ModelRunner};
 
 use super::held::Held;
 use super::ragged::Ragged;
+use super::shape::{kv_heads, model_shape, tile_heads};
 use super::sinks::Sinks;
 
 /// Maximum number of rows computed at a time.
@@ -27,6 +30,8 @@ pub struct Stream {
     runner: ModelRunner,
     layout: KvLayout,
     retention: Retention,
+    /// The measured importance of the model's heads, if there is one.
+    heads: Option<HeadImportance>,
     points: Points,
     passed: usize,
     /// Number of tokens read.
@@ -56,6 +61,9 @@ pub enum StreamError {
     /// The policy needs gates, which are read with requests only.
     #[error("retain.policy: a text without end is read without gates; take sinks or keydiff")]
     Gates,
+    /// The model does not support the retention.
+    #[error(transparent)]
+    Model(#[from] RetentionError),
     /// The memory cannot be allocated.
     #[error("no memory for what is kept: {0}")]
     Memory(#[from] io::Error),
@@ -68,16 +76,17 @@ struct Kept {
 }
 
 impl Stream {
-    /// Allocates room for the positions that `retention` retains, and once more for those being moved.
+    /// Allocates room for the positions that `retention` retains, and once more for those being moved; `heads` is the
+    /// measured importance of the model's heads, if there is one.
     ///
     /// # Errors
-    /// If it retains a share of all tokens, which is unbounded, if it needs a complete prompt, or if the memory cannot
-    /// be allocated.
+    /// If it retains a share of all tokens, which is unbounded, if it needs a complete prompt, if the model does not
+    /// support it, or if the memory cannot be allocated.
     pub fn new(
         model: Arc<Model>,
         pool: Pool,
         layout: KvLayout,
-        retention: Retention,
+        (retention, heads): (Retention, Option<HeadImportance>),
     ) -> Result<Stream, StreamError> {
         let retention = retention.resolve(layout.token_bytes());
         if matches!(retention.keep, Keep::Share(_)) {
@@ -89,8 +98,11 @@ impl Stream {
         if retention.watch() == Watch::Repeat {
             return Err(StreamError::Repeat(retention.policy.name()));
         }
-        let context = model.config().context;
-        let points = retention.points(ENDLESS, context);
+        let (config, kv_heads) = (model.config(), kv_heads(&layout));
+        let shape = model_shape(config, &layout, &kv_heads);
+        retention.check_model(&ModelShape { heads: heads.as_ref(), ..shape })?;
+        let context = config.context;
+        let points = retention.points(ENDLESS, context).in_groups(&tile_heads(&layout));
         let first = points.next(0).unwrap_or(context);
         // Heads that retain different numbers of positions each end within a tile.
         let blocks = 2 * blocks_for(points.stored_max(ENDLESS)) + blocks_for(first) + 4;
@@ -100,6 +112,7 @@ impl Stream {
             runner,
             layout,
             retention,
+            heads,
             points,
             passed: 0,
             tokens: 0,
@@ -184,7 +197,7 @@ impl Stream {
         let layers = 0..self.layout.layers().len();
         let facts: Vec<_> =
             layers.clone().map(|layer| held.facts(runner, layer, retention, observation, None)).collect();
-        let decision = decide(retention, self.tokens, &facts, None, &mut self.state);
+        let decision = decide(retention, self.tokens, &facts, self.heads.as_ref(), &mut self.state);
         let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(&decision, 0));
         let blocks = self.spare.split_off(self.spare.len() - needed);
         let ragged = Ragged::new(&self.layout, 0, self.tokens, held.kept(&decision), &blocks);

@@ -186,7 +186,8 @@ fn lease_storage(
     retainer: &mut dyn Retainer,
 ) -> Option<(Ragged, SeqId)> {
     let layout = retainer.layout().clone();
-    let (at, shared) = (sequence.stored, sequence.shared_blocks());
+    // Where less is retained than is protected, not all of these blocks stay whole.
+    let (at, shared) = (sequence.stored, sequence.shared_blocks().min(Ragged::whole_blocks(decision)));
     let (Sharing::Namespace(own) | Sharing::Private(own)) = sequence.sharing;
     let kept = prefixes.name_of_kept(sequence);
     let (namespace, first) = kept.map_or((own, 0), |kept| (kept.namespace, kept::header_blocks(&layout, at)));

@@ -5,7 +5,7 @@
 //! form of the longest prefix of its tokens if that is longer than its exact match.
 
 use kvik_cache::retain::Retention;
-use kvik_cache::{BLOCK_POSITIONS, Cache, NamespaceId, TenantId, Token, whole_blocks};
+use kvik_cache::{BLOCK_POSITIONS, Cache, DeletedPrompts, NamespaceId, TenantId, Token, whole_blocks};
 use kvik_model::batch::Runner;
 
 use super::job::JobId;
@@ -168,6 +168,21 @@ impl Idle {
             drop(jobs.take(making.job, cache));
             self.seen.insert(0, making.seen);
         }
+    }
+
+    /// Drops what is known of prefixes in these namespaces that belong to deleted prompts alone, and the work on one of
+    /// them.
+    pub(super) fn forget_deleted(
+        &mut self,
+        (namespaces, prompts): (&[NamespaceId], &DeletedPrompts),
+        jobs: &mut Jobs,
+        cache: &mut Cache,
+    ) {
+        let is_gone = |seen: &Seen| namespaces.contains(&seen.namespace) && prompts.are_gone(&seen.tokens);
+        if self.making.as_ref().is_some_and(|making| is_gone(&making.seen)) {
+            self.drop_job(jobs, cache);
+        }
+        self.seen.retain(|seen| !is_gone(seen));
     }
 
     /// Drops the exact prefix that was about to be evicted, once its compressed form is made.

@@ -66,13 +66,10 @@ impl Scheduler {
     /// Drops these prompts of a tenant and everything that continues them, except what other prompts share. Returns how
     /// much of it is still there: in use, being read or written, or not erased yet. May be repeated. Open requests that
     /// compute a deleted prompt count: they are to end, and hold blocks until then.
-    pub(crate) fn forget_deleted(
-        &mut self,
-        salt: [u8; 16],
-        prompts: &DeletedPrompts,
-        asks_store: bool,
-    ) -> usize {
+    pub fn forget_deleted(&mut self, salt: [u8; 16], prompts: &DeletedPrompts, asks_store: bool) -> usize {
         let namespaces = self.prefixes.tenants.namespaces.all_of(salt);
+        let deleted = (&namespaces[..], prompts);
+        self.idle.forget_deleted(deleted, &mut self.jobs, &mut self.prefixes.ram.cache);
         let theirs = self.jobs.sharing_in(&namespaces);
         let computes = |sequence: &&mut Sequence| {
             prompts.mine().iter().any(|prompt| sequence.tokens.starts_with(prompt))

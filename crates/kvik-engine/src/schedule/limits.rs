@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvik_cache::retain::{HeadImportance, Points, Retention, RetentionError, Watch};
+use kvik_cache::retain::{HeadImportance, ModelShape, Points, Retention, RetentionError, Watch};
 use kvik_cache::{AuxiliaryState, BLOCK_POSITIONS, blocks_for};
 use kvik_text::constraint::Guide;
 
@@ -22,6 +22,8 @@ pub struct RequestLimits {
     token_bytes: usize,
     /// KV heads of each layer.
     kv_heads: Arc<[usize]>,
+    /// KV heads of each group of layers whose tiles are interchangeable.
+    tile_heads: Arc<[usize]>,
     /// Auxiliary state that sequences hold in addition to blocks.
     auxiliary: AuxiliaryState,
     latent: bool,
@@ -55,6 +57,7 @@ impl RequestLimits {
             adapters: 0,
             token_bytes: block_bytes / BLOCK_POSITIONS,
             kv_heads: config.kv_heads.as_slice().into(),
+            tile_heads: config.tile_heads.as_slice().into(),
             auxiliary: config.auxiliary,
             latent: config.latent,
             forgets: true,
@@ -108,19 +111,13 @@ impl RequestLimits {
         let prompt_tokens = request.prompt.len();
         let room = self.room(request);
         if let Some(retention) = &room.retention {
-            if !self.auxiliary.is_nothing() {
-                return Err(RetentionError::Windows.into());
-            }
-            if self.latent {
-                return Err(RetentionError::Latent.into());
-            }
+            let shape = self.shape();
+            shape.check_layers()?;
             if !self.forgets {
                 return Err(RetentionError::Device.into());
             }
-            retention.check(&self.kv_heads)?;
+            retention.check_model(&shape)?;
             check_prefix(request)?;
-            retention.check_heads(&self.kv_heads, self.calibration.as_deref())?;
-            retention.check_gates(self.gated)?;
             retention.check_prompt(prompt_tokens, self.context_tokens)?;
         }
         if prompt_tokens > room.context_tokens {
@@ -132,6 +129,16 @@ impl RequestLimits {
             return Err(RequestError::OverBudget { needed_blocks, budget_blocks: self.blocks });
         }
         Ok(())
+    }
+
+    fn shape(&self) -> ModelShape<'_> {
+        ModelShape {
+            kv_heads: &self.kv_heads,
+            windows: !self.auxiliary.is_nothing(),
+            latent: self.latent,
+            heads: self.calibration.as_deref(),
+            gated: self.gated,
+        }
     }
 
     /// Maximum number of tokens of an answer: as requested, as far as context and budget allow. The last one is never
@@ -157,13 +164,14 @@ impl RequestLimits {
     fn room(&self, request: &Request) -> Room {
         let retention = request.retention.map(|retention| retention.resolve(self.token_bytes));
         let streams = request.kept_prefix.is_none()
-            && retention.is_some_and(|retention| retention.rotated_sinks() > 0 && retention.when.at_points());
+            && retention.is_some_and(|retention| retention.streams(self.context_tokens));
         // A stream that renews the RoPE rotation of its sinks never has a distance that the model does not know.
         let context_tokens = if streams { usize::MAX } else { self.context_tokens };
         let points = retention.map(|retention| match request.kept_prefix {
             Some(prefix) => retention.point_at(prefix),
             None => retention.points(request.prompt.len(), self.context_tokens),
         });
+        let points = points.map(|points| points.in_groups(&self.tile_heads));
         let repeated = points.and_then(|points| points.next(0));
         let repeats = retention.is_some_and(|retention| retention.watch() == Watch::Repeat);
         let repeat_rows = repeated.filter(|_| repeats).map_or(0, |tokens| self.repeat.rows_max(tokens));

@@ -209,15 +209,15 @@ impl Sequence {
         self.forgetting.as_ref().and_then(|forgetting| forgetting.storage.as_ref())
     }
 
-    /// Number of its first blocks that stay shared in a pass: those of the protected positions.
+    /// Number of its first blocks that may stay shared in a pass: those of the protected positions, if all are retained.
+    /// Keys whose RoPE rotation is renewed cannot be shared.
     pub(super) fn shared_blocks(&self) -> usize {
         let Some(forgetting) = &self.forgetting else { return 0 };
         match &forgetting.storage {
             Some(storage) => storage.shared(),
-            None if self.publishes_in().is_some() && forgetting.prefix.is_none() => {
-                forgetting.retention.protect.min(self.stored) / BLOCK_POSITIONS
-            }
-            None => 0,
+            None if self.publishes_in().is_none() || forgetting.prefix.is_some() => 0,
+            None if forgetting.retention.rotated_sinks() > 0 => 0,
+            None => forgetting.retention.protect.min(self.stored) / BLOCK_POSITIONS,
         }
     }
 

@@ -35,7 +35,8 @@ pub(super) fn enqueue(
             Some(prefix) => Forgetting::of_prefix(prefixes.of_prefix(&retention), prefix),
             None => {
                 let retention = retention.resolve(config.block_bytes / BLOCK_POSITIONS);
-                Forgetting::new(retention, prompt.len(), config.context_tokens)
+                let points = retention.points(prompt.len(), config.context_tokens);
+                Forgetting::new(retention, points.in_groups(&config.tile_heads))
             }
         })
     });

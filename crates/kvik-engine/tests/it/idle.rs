@@ -2,7 +2,7 @@
 //! what it would get without, and nobody waits for it longer than a step.
 
 use crate::fake::*;
-use kvik_cache::{StopReason, TenantId, Token};
+use kvik_cache::{DeletedPrompts, StopReason, TenantId, Token};
 use kvik_engine::api::{PinnedPrompt, Request};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::retain::repeat::RepeatPrompt;
@@ -128,6 +128,30 @@ fn a_prefix_that_is_used_often_is_kept_beside_the_exact_one() {
     assert!(world.scheduler.cache().stats().shared > 512 / 16 + 8, "and so is the part");
 }
 
+/// The tokens of deleted prompts were once remembered for idle time, and compressed as soon as one was asked for again.
+#[test]
+fn what_is_deleted_is_neither_remembered_nor_compressed() {
+    let system = turn(1, 512);
+    let prompts: Vec<Vec<Token>> = (2..4).map(|seed| [system.clone(), turn(seed, 40)].concat()).collect();
+    let part = PinnedPrompt {
+        tokens: system.clone(),
+        adapters: None,
+        salt: [0; 16],
+        tenant: TenantId(0),
+        retention: Some("keydiff:0.25".parse().unwrap()),
+    };
+    for steps in 0..6_u64 {
+        let mut world = world(1000, "keydiff:0.25");
+        prompts.iter().for_each(|prompt| drop(ask(&mut world, exact(prompt.clone()))));
+        (0..steps).for_each(|_| world.step());
+        let deleted = DeletedPrompts::new(prompts.clone(), Vec::new());
+        assert_eq!(world.scheduler.forget_deleted([0; 16], &deleted, false), 0, "after {steps} steps");
+        ask(&mut world, exact([system.clone(), turn(9, 40)].concat()));
+        rest(&mut world);
+        assert_eq!(world.scheduler.prefixes.cached(&part).ram, 0, "after {steps} steps");
+    }
+}
+
 /// A newcomer is admitted in the very step in which it would be without idle work.
 #[test]
 fn idle_work_gives_way_at_once() {
@@ -149,7 +173,7 @@ fn idle_work_gives_way_at_once() {
 }
 
 fn words() -> RepeatPrompt {
-    RepeatPrompt { prefix: 3, ask: vec![7, 8, 9], ask_more: vec![8, 8], suffix: vec![5] }
+    RepeatPrompt { prefix: turn(1, 3), ask: vec![7, 8, 9], ask_more: vec![8, 8], suffix: vec![5] }
 }
 
 proptest! {

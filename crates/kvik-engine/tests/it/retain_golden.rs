@@ -196,9 +196,9 @@ impl Golden {
 
     fn parse(text: &str) -> Golden {
         let mut file: Value = serde_json::from_str(text).unwrap();
-        let repeat = &file["repeat"];
+        let (repeat, prompt) = (&file["repeat"], tokens(&file["prompt"]));
         let repeat = RepeatPrompt {
-            prefix: repeat["prefix"].as_u64().unwrap() as usize,
+            prefix: prompt[..repeat["prefix"].as_u64().unwrap() as usize].to_vec(),
             ask: tokens(&repeat["ask"]),
             ask_more: Vec::new(), // only prompts of several pieces need it
             suffix: tokens(&repeat["suffix"]),
@@ -213,7 +213,7 @@ impl Golden {
                 .iter()
                 .map(|share| share.as_f64().unwrap())
                 .collect(),
-            prompt: tokens(&file["prompt"]),
+            prompt,
             presses: std::mem::take(file["presses"].as_object_mut().unwrap()),
         }
     }

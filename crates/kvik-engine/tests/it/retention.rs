@@ -2,10 +2,12 @@
 //! however prompts are cut, whatever is cached or evicted; and nobody else's answer changes.
 
 use crate::fake::twin::words;
-use crate::fake::{World, config, prompt, request, tightened_answer, twin_answer};
+use crate::fake::{VOCAB, World, config, prompt, request, tightened_answer, twin_answer};
 use kvik_cache::{AuxiliaryState, Reach, Token, Windows};
-use kvik_engine::api::Request;
+use kvik_engine::api::{Request, RequestError};
 use kvik_engine::config::EngineConfig;
+use kvik_engine::schedule::RequestLimits;
+use kvik_kernels::{KvFormat, KvLayer, KvLayout};
 use proptest::prelude::*;
 
 /// Policies of every kind: by place, by vectors, observed in all rows and in the last ones, expected, repeated.
@@ -200,6 +202,39 @@ fn a_model_with_latent_attention_refuses_retention() {
     let refused = world.limits.check(&forgetful(prompt(1, 50), 10, "sinks:40,every=16")).unwrap_err();
     assert!(refused.to_string().contains("latent attention"), "{refused}");
     assert!(world.limits.check(&request(prompt(1, 50), 10)).is_ok());
+}
+
+/// Only what stays within the context goes on beyond it: sinks that keep a share, as all of it, once had no context at
+/// all, and attended over distances that the model does not know.
+#[test]
+fn sinks_go_on_beyond_the_context_if_they_keep_no_more_than_it_has() {
+    let world = World::new(EngineConfig { context_tokens: 100, ..with_repeat(config()) }, 400);
+    let long = |retention: &str| world.limits.check(&forgetful(prompt(1, 150), 10, retention));
+    let answer = |retention: &str| world.limits.answer_tokens(&forgetful(prompt(1, 90), 1000, retention));
+    let shares = ["sinks:1", "sinks:0.9"];
+    let many = ["sinks:5000", "sinks:64", "sinks:69,every=32"];
+    for retention in [&shares[..], &many, &["sinks:64,every=32,protect=16", "knorm:64"]].concat() {
+        let refused = RequestError::PromptTooLong { prompt_tokens: 150, context_tokens: 100 };
+        assert_eq!((long(retention), answer(retention)), (Err(refused), 11), "{retention}");
+    }
+    for retention in ["sinks:64,every=32", "sinks:68,every=32"] {
+        assert_eq!((long(retention), answer(retention)), (Ok(()), 1000), "{retention}");
+    }
+}
+
+/// A tile holds positions of layers with its formats only: where layers compete, dropping frees no more than the layers
+/// of a format give up, and one layer may keep what all others drop.
+#[test]
+fn what_layers_of_one_format_may_keep_is_counted() {
+    let layer = |format| KvLayer::full(1, 8, format, format);
+    let tokens = |formats: [KvFormat; 4], retention: &str| {
+        let config = EngineConfig::new(&KvLayout::new(formats.map(layer).to_vec()), [0; 32], 4096);
+        RequestLimits::new(&config, 26, VOCAB).answer_tokens(&forgetful(prompt(1, 320), 10, retention))
+    };
+    let (same, apart) = ([KvFormat::F32; 4], [KvFormat::F32, KvFormat::F16, KvFormat::F16, KvFormat::F16]);
+    assert_eq!(tokens(same, "knorm:0.1,budget=all"), 10, "20 blocks of the prompt, and few for what is kept");
+    assert_eq!(tokens(apart, "knorm:0.1,budget=all"), 1, "a layer may keep 128 of its 320 positions");
+    assert_eq!(tokens(apart, "knorm:0.1"), 10, "each layer keeps as many");
 }
 
 /// Four conversations that keep everything fill the budget; sixteen run in it that keep a quarter, thinned from the

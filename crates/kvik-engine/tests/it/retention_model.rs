@@ -1,6 +1,7 @@
 //! Retention on the real model: what serving answers is what the laboratory answers, cold and warm, alone and in a
 //! batch, in one piece and in many.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::retain::Retention;
@@ -14,14 +15,14 @@ use kvik_engine::retain::stream::Stream;
 use kvik_kernels::{KvFormat, KvLayout, Pool};
 use kvik_model::gates::{GateSchool, Gates};
 use kvik_model::load::LoadedModel;
-use kvik_model::{Model, ModelRunner};
-use kvik_testing::tiny_model;
+use kvik_model::{KvMap, Model, ModelRunner};
+use kvik_testing::{golden, tiny_model};
 use kvik_text::stream::Vocabulary;
 use kvik_text::tokenizer::Tokenizer;
 
 const CONTEXT: usize = 1024;
 
-const RETENTIONS: [&str; 14] = [
+const RETENTIONS: [&str; 17] = [
     "sinks:0.5,every=512",
     "sample:0.5,every=512",
     "knorm:0.5,order=large,every=512",
@@ -36,6 +37,11 @@ const RETENTIONS: [&str; 14] = [
     "kvzip:0.5,every=512",
     "kvzip:0.3,fit=false,every=512",
     "gated:0.5,every=512",
+    // Less is kept than is protected: in all layers, and in the upper ones.
+    "keydiff:0.1,protect=256,every=512",
+    "knorm:0.5,protect=64,budget=pyramid,every=512",
+    // The first keys are rotated anew, and nobody else's with them.
+    "sinks:0.5,protect=64,every=512",
 ];
 
 struct Tiny {
@@ -53,7 +59,7 @@ fn tiny(format: KvFormat) -> Tiny {
     let layout = ModelRunner::uniform_layout(model.config(), format);
     let encode = |text: &str| tokenizer.encode(text, false, true);
     let words = RepeatPrompt {
-        prefix: encode("<|im_start|>user\n").len(),
+        prefix: encode("<|im_start|>user\n"),
         ask: encode(RepeatPrompt::ASK),
         ask_more: encode(RepeatPrompt::ASK_MORE),
         suffix: encode("<|im_end|>\n<|im_start|>assistant\n"),
@@ -138,7 +144,7 @@ fn serving_answers_what_the_laboratory_answers() {
             let logits = lab.read(&prompt, &[parsed]);
             let first = first_of_the_likeliest(&logits);
             let decision = lab.decide(&parsed, None);
-            let mut variants = [lab.keep_rotated(&decision, Some(&parsed), parsed.rotated_sinks())];
+            let mut variants = [lab.keep(&decision, Some(&parsed))];
             let rest = lab.answer(&mut variants, &[first], 23, &[]);
             let expect = tiny.tokenizer.decode(&[&[first], &rest[0][..]].concat());
             let [variant] = variants;
@@ -173,7 +179,7 @@ fn a_gate_finds_most_of_what_a_repetition_finds() {
 fn fitted_values_make_up_for_what_is_dropped() {
     let tiny = tiny(KvFormat::F16);
     let (mut lab, prompt) = (tiny.lab(), tiny.facts());
-    let repetition = [&tiny.words.ask, &tiny.words.suffix, &prompt[tiny.words.prefix..]].concat();
+    let repetition = [&tiny.words.ask, &tiny.words.suffix, &prompt[tiny.words.prefix.len()..]].concat();
     let retentions = ["kvzip:0.1", "kvzip:0.1,fit=false"].map(|text| text.parse::<Retention>().unwrap());
     lab.read(&prompt, &retentions);
     let (decision, everything) = (lab.decide(&retentions[0], None), lab.everything());
@@ -206,6 +212,24 @@ fn protected_positions_are_the_same_whether_they_are_shared() {
     let engine = tiny.engine(200, 512);
     text(&engine, tiny.request(&prompt[..80], None));
     assert_eq!(text(&engine, tiny.request(&prompt, retention)), cold);
+}
+
+/// A prompt of no more tokens than the template writes before a message once had nothing to repeat, and so no scores: the
+/// step that decided what stays panicked, and with it everybody's request.
+#[test]
+fn a_prompt_within_the_opening_of_the_template_is_repeated() {
+    let tiny = tiny(KvFormat::F16);
+    let (engine, prompt) = (tiny.engine(200, 512), tiny.prompt());
+    let beside = text(&engine, tiny.request(&prompt, None));
+    std::thread::scope(|scope| {
+        let whole = scope.spawn(|| text(&engine, tiny.request(&prompt, None)));
+        for count in 1..=tiny.words.prefix.len() {
+            let request = tiny.request(&tiny.words.prefix[..count], Some("kvzip:0.5"));
+            let answer = engine.generate(request).unwrap_or_else(|error| panic!("{count} tokens: {error}"));
+            assert_eq!(answer.choices[0].tokens.len(), 24, "{count} tokens");
+        }
+        assert_eq!(whole.join().unwrap(), beside, "nobody else's answer changes");
+    });
 }
 
 #[test]
@@ -264,7 +288,8 @@ fn a_stream_goes_on_beyond_the_context() {
     assert!(prompt.len() > 2 * CONTEXT, "{}", prompt.len());
     for retention in ["sinks:128,every=64", "knorm:128,order=large,every=64", "h2o:128,every=64"] {
         let parsed: Retention = retention.parse().unwrap();
-        let mut stream = Stream::new(tiny.model.clone(), Pool::new(2), tiny.layout.clone(), parsed).unwrap();
+        let (model, layout) = (tiny.model.clone(), tiny.layout.clone());
+        let mut stream = Stream::new(model, Pool::new(2), layout, (parsed, None)).unwrap();
         let (mut blocks, mut likeliest) = (0, 0);
         for piece in prompt.chunks(100) {
             stream.read(piece, &mut |logits| likeliest = first_of_the_likeliest(logits));
@@ -280,15 +305,48 @@ fn a_stream_goes_on_beyond_the_context() {
     }
 }
 
+/// The first layer of a pyramid keeps twice the mean, in blocks that no layer of another format fills: there were too few
+/// of them.
+#[test]
+fn a_stream_has_room_where_formats_differ_by_layer() {
+    let tiny = tiny(KvFormat::F16);
+    let map: KvMap = "0:f32,1-5:q8".parse().unwrap();
+    let layout = ModelRunner::layout(tiny.model.config(), &map).unwrap();
+    let retention = "knorm:512,budget=pyramid,every=32".parse().unwrap();
+    let mut stream = Stream::new(tiny.model.clone(), Pool::new(2), layout, (retention, None)).unwrap();
+    stream.read(&tiny.prompt().repeat(5)[..1200], &mut |_| {});
+    assert_eq!(stream.tokens(), 1200);
+}
+
 #[test]
 fn what_never_ends_is_not_kept_in_shares() {
     let tiny = tiny(KvFormat::F16);
     for (retention, field) in
         [("sinks:0.5", "retain.keep"), ("kvzip:512", "retain.policy"), ("gated:512", "retain.policy")]
     {
-        let parsed = retention.parse().unwrap();
-        let error = Stream::new(tiny.model.clone(), Pool::new(1), tiny.layout.clone(), parsed).err().unwrap();
+        let (model, parsed) = (tiny.model.clone(), retention.parse().unwrap());
+        let error = Stream::new(model, Pool::new(1), tiny.layout.clone(), (parsed, None)).err().unwrap();
         assert!(error.to_string().contains(field), "{error}");
+    }
+}
+
+/// Streams were once read of models that serving refuses: with windows this panicked, and a calibrated budget without
+/// the importance of heads kept what `budget=head` keeps.
+#[test]
+fn a_stream_refuses_what_serving_refuses() {
+    let refused = |path: &Path, retention: &str| {
+        let LoadedModel { config, tensors, .. } = LoadedModel::open(path).unwrap();
+        let model = Arc::new(Model::load(config, tensors, None, &Pool::new(1), &|_, _| {}).unwrap());
+        let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
+        let parsed = retention.parse().unwrap();
+        Stream::new(model, Pool::new(1), layout, (parsed, None)).err().unwrap().to_string()
+    };
+    let said = refused(&tiny_model(), "sinks:64,budget=calibrated");
+    assert!(said.contains("measured importance"), "{said}");
+    let models = [("arch-gemma3", "window"), ("arch-gpt-oss", "window"), ("arch-deepseek2", "latent")];
+    for (name, word) in models {
+        let said = refused(&golden(&format!("{name}.gguf")), "sinks:64");
+        assert!(said.contains(word), "{name}: {said}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Divergence, sensitivity and choice on the embedded model.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use kvik_engine::engine::perplexity::Windows;
@@ -9,20 +10,25 @@ use kvik_engine::eval::sensitivity::Sensitivity;
 use kvik_kernels::{KvFormat, Pool};
 use kvik_model::load::LoadedModel;
 use kvik_model::{KvMap, Model, ModelConfig, ModelRunner};
-use kvik_testing::{tiny_file, tiny_model};
+use kvik_testing::{golden, tiny_file, tiny_model};
 
 const WINDOW_TOKENS: usize = 256;
 
 /// The embedded model, and the first `windows` of its held-out stories.
 fn open(windows: usize) -> (ModelRunner, Windows) {
-    let loaded = LoadedModel::open(&tiny_model()).unwrap();
     let text = std::fs::read_to_string(tiny_file("eval-text.txt")).unwrap();
-    let windows = Windows::new(&loaded.tokenizer, &text, WINDOW_TOKENS, windows).unwrap();
+    open_file(&tiny_model(), &text, (WINDOW_TOKENS, windows))
+}
+
+/// A model, and as many windows of a text as are wanted, of so many tokens.
+fn open_file(path: &Path, text: &str, (tokens, windows): (usize, usize)) -> (ModelRunner, Windows) {
+    let loaded = LoadedModel::open(path).unwrap();
+    let windows = Windows::new(&loaded.tokenizer, text, tokens, windows).unwrap();
     let LoadedModel { config, tensors, .. } = loaded;
     let pool = Pool::new(2);
     let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
     let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
-    (ModelRunner::new(model, pool, layout, windows.blocks(), WINDOW_TOKENS).unwrap(), windows)
+    (ModelRunner::new(model, pool, layout, windows.blocks(), tokens).unwrap(), windows)
 }
 
 /// Bits a number that a map takes.
@@ -74,4 +80,26 @@ fn what_is_chosen_fits_and_loses_less_with_more_bits() {
     assert_eq!(choose(&config, &sensitivity, 3.0), Err(too_few));
     let other = ModelConfig { layers: 7, ..config };
     assert_eq!(choose(&other, &sensitivity, 5.0), Err(ChoiceError::OtherLayers { measured: 6, model: 7 }));
+}
+
+/// The last layers of Gemma 3n read what others store: formats were once measured and chosen for them, which panicked.
+#[test]
+fn layers_that_store_nothing_take_no_bits() {
+    let text = "the quick brown fox jumps over the lazy dog ".repeat(3);
+    let (mut runner, windows) = open_file(&golden("arch-gemma3n.gguf"), &text, (48, 1));
+    let config = runner.model().config().clone();
+    assert_eq!((config.layers, config.kv_layers().count()), (23, 20));
+    let mut steps = 0;
+    let sensitivity = Sensitivity::measure(&mut runner, &windows, &mut || steps += 1).unwrap();
+    assert_eq!(steps, Sensitivity::computations(&config));
+    for rows in [&sensitivity.keys, &sensitivity.values] {
+        let measured: Vec<bool> = rows.iter().map(|row| row.iter().any(|&loss| loss > 0.0)).collect();
+        assert_eq!((measured.len(), &measured[20..]), (23, &[false; 3][..]), "{rows:?}");
+        assert!(measured[0], "{rows:?}");
+    }
+    for format in [KvFormat::Q3, KvFormat::Q4, KvFormat::F16] {
+        let asked = bits(&config, &format.into());
+        let choice = choose(&config, &sensitivity, asked).unwrap();
+        assert!(bits(&config, &choice.map) <= asked, "{asked}: {}", choice.map);
+    }
 }

@@ -166,7 +166,7 @@ impl RemoteStore for Connection {
         self.lock().cancel(ticket, late);
     }
 
-    fn wants(&mut self, _: u64, end: &Identity, blocks: usize) -> bool {
+    fn wants(&mut self, _: u64, end: &Identity, blocks: usize, _: Option<Duration>) -> bool {
         let line = self.lock();
         assert!(blocks.is_power_of_two() && blocks <= line.regime.run_max, "a run of {blocks}");
         line.writes.len() < WRITES_MAX && !line.written.contains(end)

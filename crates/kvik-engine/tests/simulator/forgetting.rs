@@ -10,13 +10,15 @@ use crate::world::{Active, World, summary};
 
 /// Policies that watch nothing, look at keys, watch the last rows or all of them, and repeat; with keeps small
 /// enough to drop something of short sequences, and steps small enough to do so often.
-const POLICIES: [&str; 12] = [
+const POLICIES: [&str; 14] = [
     "sinks:24,every=16",
     "sinks:0.5,every=20",
+    "sinks:0.5,every=16,protect=16",
     "random:0.3,every=16",
     "knorm:20,every=16",
     "keydiff:0.6,every=33",
     "keydiff:32,every=16,protect=16",
+    "keydiff:0.1,every=16,protect=64",
     "h2o:0.4,every=16",
     "h2o:24,every=16,counter=sketch",
     "tova:0.5,every=17",

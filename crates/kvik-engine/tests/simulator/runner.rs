@@ -419,7 +419,8 @@ impl Retainer for SimRunner {
         (0..count).map(|index| self.read(ragged::cell(kv, index)) as f32).collect()
     }
 
-    fn replace_first_keys(&mut self, _: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32) {
+    fn replace_first_keys(&mut self, _: usize, kv: &SequenceKv<'_>, keys: &[f32], first: &[Option<u32>]) {
+        let Some(position) = first[0] else { return };
         for (index, &key) in keys.iter().enumerate() {
             let (block, offset) = ragged::cell(kv, index);
             self.arena.set((block, offset), ragged::rotated(key, position));

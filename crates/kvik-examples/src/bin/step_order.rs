@@ -345,6 +345,7 @@ fn config(prefill_rows_mixed_max: usize) -> EngineConfig {
         kv_format: String::new(),
         repeat: Default::default(),
         kv_heads: vec![1],
+        tile_heads: vec![1],
         auxiliary: kvik_cache::AuxiliaryState::default(),
         latent: false,
         calibration: None,

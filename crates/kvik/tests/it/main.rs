@@ -11,6 +11,7 @@ mod library;
 mod links;
 mod listed;
 mod pull;
+mod retained;
 mod serve;
 mod tidy;
 mod troubleshooting;

@@ -12,8 +12,8 @@
 use kvik_cache::{BLOCK_POSITIONS, Identity, Token};
 use kvik_kernels::KvLayout;
 
-/// Identifies the format and its version.
-const MAGIC: [u8; 8] = *b"kvikfit1";
+/// Identifies the format and its version, which also changes where a policy comes to retain something else of a prompt.
+const MAGIC: [u8; 8] = *b"kvikfit2";
 
 /// Retained positions of all heads, `[layers][kv_heads]`, ascending.
 pub(in crate::schedule) type Kept = Vec<Vec<Vec<u32>>>;

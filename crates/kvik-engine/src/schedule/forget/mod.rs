@@ -44,9 +44,9 @@ pub(super) struct Forgetting {
 }
 
 impl Forgetting {
-    /// State for a sequence with a prompt of `prompt` tokens that has computed nothing yet.
-    pub(super) fn new(retention: Retention, prompt: usize, context: usize) -> Forgetting {
-        Forgetting::at(retention, retention.points(prompt, context), None)
+    /// State for a sequence with these points that has computed nothing yet.
+    pub(super) fn new(retention: Retention, points: Points) -> Forgetting {
+        Forgetting::at(retention, points, None)
     }
 
     /// State for a sequence that compresses its first `prefix` tokens, and retains everything after them.

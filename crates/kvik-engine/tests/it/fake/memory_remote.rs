@@ -136,7 +136,7 @@ impl RemoteStore for Handle {
         self.done.retain(|done| theirs(done) != ticket);
     }
 
-    fn wants(&mut self, owner: u64, end: &Identity, _: usize) -> bool {
+    fn wants(&mut self, owner: u64, end: &Identity, _: usize, _: Option<Duration>) -> bool {
         !self.remote.state().values.contains_key(&(owner, *end))
     }
 

@@ -345,7 +345,8 @@ impl Retainer for FakeRunner {
         (0..count).map(|index| self.get(ragged::cell(kv, index)) as f32).collect()
     }
 
-    fn replace_first_keys(&mut self, _: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32) {
+    fn replace_first_keys(&mut self, _: usize, kv: &SequenceKv<'_>, keys: &[f32], first: &[Option<u32>]) {
+        let Some(position) = first[0] else { return };
         for (index, key) in keys.iter().enumerate() {
             let (block, offset) = ragged::cell(kv, index);
             let chain = ragged::rotated(*key, position);
@@ -399,6 +400,7 @@ pub fn config() -> EngineConfig {
         kv_format: "f32/f32".to_owned(),
         repeat: Default::default(),
         kv_heads: vec![1],
+        tile_heads: vec![1],
         auxiliary: kvik_cache::AuxiliaryState::default(),
         latent: false,
         calibration: None,

@@ -8,6 +8,7 @@ use kvik_cache::retain::{
 use kvik_engine::api::Request;
 use kvik_engine::retain::repeat::RepeatPrompt;
 
+use super::prompt;
 use super::ragged::{fact, rotated, weight};
 
 /// How a fake model computes.
@@ -57,7 +58,7 @@ pub struct Twin {
 
 /// The words with which sequences of fake models repeat themselves.
 pub fn words() -> RepeatPrompt {
-    RepeatPrompt { prefix: 3, ask: vec![7, 8, 9], ask_more: vec![8, 8], suffix: vec![5] }
+    RepeatPrompt { prefix: prompt(1, 3), ask: vec![7, 8, 9], ask_more: vec![8, 8], suffix: vec![5] }
 }
 
 /// When the sequences of a request forget, in a context of `context` tokens.
@@ -184,7 +185,9 @@ impl Twin {
     fn repeat(&mut self) {
         let exact = self.stored.clone();
         let words = words();
-        let repeated = &self.tokens[words.prefix.min(self.tokens.len())..].to_vec();
+        let common = words.prefix.iter().zip(&self.tokens).take_while(|(a, b)| a == b).count();
+        let skipped = if common < self.tokens.len() { common } else { 0 };
+        let repeated = &self.tokens[skipped..].to_vec();
         for token in [&words.ask[..], &words.suffix, repeated].concat() {
             self.store(token);
             self.observe(Reduce::Max);
