@@ -58,7 +58,10 @@ pub fn choose(config: &ModelConfig, sensitivity: &Sensitivity, bits: f64) -> Res
     }
     let layouts = FORMATS.map(|format| ModelRunner::uniform_layout(config, format));
     let numbers: usize = layouts[0].layers().iter().flat_map(KvLayer::part_numbers).sum();
+    let stored: Vec<usize> = config.kv_layers().collect();
     let options = |layer: usize, part: usize, losses: &[f64; FORMATS.len()]| -> Vec<Stored> {
+        // A layer that reads what another one stores takes no bytes in any format.
+        let Ok(layer) = stored.binary_search(&layer) else { return vec![Stored { bytes: 0, loss: 0.0 }] };
         let bytes = layouts.iter().map(|layout| layout.layers()[layer].part_bytes()[part]);
         bytes.zip(losses).map(|(bytes, &loss)| Stored { bytes, loss }).collect()
     };

@@ -14,7 +14,7 @@ use crate::engine::perplexity::Windows;
 pub struct Sensitivity {
     /// Number of positions that the means are over.
     pub positions: usize,
-    /// With the keys of a layer in one of [`FORMATS`], `[layers]`.
+    /// With the keys of a layer in one of [`FORMATS`], `[layers]`; 0 for layers that store none of their own.
     pub keys: Vec<[f64; FORMATS.len()]>,
     /// With the values of a layer in one of them, `[layers]`.
     pub values: Vec<[f64; FORMATS.len()]>,
@@ -43,20 +43,29 @@ impl Sensitivity {
         let means: Vec<f64> = found.iter().map(Divergence::mean).collect();
         let (by_part, _) = means.as_chunks();
         let (keys, values) = by_part.split_at(by_part.len() / 2);
-        Ok(Sensitivity { positions, keys: keys.to_vec(), values: values.to_vec() })
+        let config = runner.model().config();
+        let [keys, values] = [keys, values].map(|means| of_all_layers(config, means));
+        Ok(Sensitivity { positions, keys, values })
     }
 
     /// Number of computations of a window that measuring a model takes.
     pub fn computations(config: &ModelConfig) -> usize {
-        1 + 2 * config.layers * FORMATS.len()
+        1 + 2 * config.kv_layers().count() * FORMATS.len()
     }
 }
 
-/// For keys, then values: for each layer: for each format: all parts exact except that one.
+/// The means of all layers, of those of the layers that store keys and values.
+fn of_all_layers(config: &ModelConfig, stored: &[[f64; FORMATS.len()]]) -> Vec<[f64; FORMATS.len()]> {
+    let mut means = vec![[0.0; FORMATS.len()]; config.layers];
+    config.kv_layers().zip(stored).for_each(|(layer, mean)| means[layer] = *mean);
+    means
+}
+
+/// For keys, then values: for each layer that stores them: for each format: all parts exact except that one.
 fn layouts(config: &ModelConfig) -> Vec<KvLayout> {
     let mut layouts = Vec::new();
     for part in [KvPart::Keys, KvPart::Values] {
-        for layer in 0..config.layers {
+        for layer in config.kv_layers() {
             layouts.extend(FORMATS.map(|format| all_exact_but(config, layer, part, format)));
         }
     }

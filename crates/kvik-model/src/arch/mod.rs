@@ -417,7 +417,7 @@ impl ModelConfig {
     }
 
     /// The layers that store keys and values, which are those of the KV layout, in order.
-    pub(crate) fn kv_layers(&self) -> impl Iterator<Item = usize> {
+    pub fn kv_layers(&self) -> impl Iterator<Item = usize> {
         let stores = |shape: LayerShape| shape.mixing == MixingShape::Attention && shape.source.is_none();
         (0..self.layers).filter(move |&index| stores(self.layer(index)))
     }
