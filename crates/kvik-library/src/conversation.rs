@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use kvik_engine::api::RequestError;
 use kvik_memory::conversations::{ConversationError, ConversationHead, ConversationKey, ConversationTurn};
-use kvik_memory::memory::{History, RememberedTurn, TurnReport};
+use kvik_memory::memory::{ComputeTerms, History, RememberedTurn, TurnReport};
 use serde_json::Value;
 
 use crate::answer::{Answer, Follow};
@@ -163,6 +163,7 @@ impl Conversation {
     }
 
     /// Deletes the conversation and its summaries, those of models that are not open included, even if it cannot be read.
+    /// The file is written anew without it. What was computed for it stays in the cache, on disk too, until it is evicted.
     ///
     /// # Errors
     /// If another call is changing it, or something may still be on the disk; then a second call tries that again.
@@ -208,7 +209,8 @@ impl Core {
         let render = Arc::new(move |messages: &[Value], purpose| {
             Ok(texts.tokens(&chat.with_messages(messages, purpose))?)
         });
-        let history = History { caller: &(), messages, before: None, compacting: None, room, render };
+        let terms = ComputeTerms::default();
+        let history = History { caller: &(), messages, before: None, compacting: None, room, render, terms };
         let mut turn = opened.memory.turn(history)?;
         Ok((std::mem::take(&mut turn.messages), Some(turn)))
     }
@@ -249,10 +251,15 @@ fn written(
     message: Message,
 ) -> Result<Option<TurnReport>, Error> {
     let answer = message.json();
-    turn.write(answer.clone())?;
-    Ok(remembered.map(|mut remembered| {
+    // While the turn holds the conversation: a deletion comes after it, and cancels the work.
+    let after = remembered.map(|mut remembered| {
+        let answer = answer.clone();
         remembered.reads_answer(Box::new(move |_| answer.clone()));
-        remembered.answered(&message.content);
-        remembered.report().clone()
+        (remembered.register(&message.content), remembered.report().clone())
+    });
+    turn.write(answer)?;
+    Ok(after.map(|(work, report)| {
+        work.start();
+        report
     }))
 }

@@ -158,6 +158,10 @@ impl Host for Core {
         TENANT
     }
 
+    fn adapters(&self) -> Option<api::AdapterMix> {
+        None
+    }
+
     async fn said(&self, (): &(), request: api::Request, _: bool) -> Result<(String, api::Report), Error> {
         self.submit(request, &Reading::Plain, None)?.whole().await
     }

@@ -76,7 +76,11 @@ impl Owner {
 impl Deletion {
     /// Deletion of a tenant's messages from the index `from` on.
     pub fn of(tenant: &str, messages: &[Value], from: usize) -> Deletion {
-        let chain = chain_behind(tenant, messages, from);
+        Deletion::of_beginnings(chain_behind(tenant, messages, from))
+    }
+
+    /// Deletion of messages that these beginnings of conversations include.
+    pub fn of_beginnings(chain: impl IntoIterator<Item = ChainId>) -> Deletion {
         Deletion { chain: chain.into_iter().map(|id| hex::written(id.0)).collect(), ..Deletion::default() }
     }
 

@@ -97,8 +97,9 @@ fn part_text(part: &Value) -> Option<&str> {
     (part.get("type")? == "text").then(|| part.get("text")?.as_str())?
 }
 
-/// Shortens an output of more than `chars_max` characters to its start and end, with `chars_max` characters in all.
-fn shortened(output: &str, chars_max: usize) -> Option<String> {
+/// Shortens a text of more than `chars_max` characters to its start and end, with `chars_max` characters in all, which are
+/// at least [`TOOL_CHARS_MIN`].
+pub(crate) fn shortened(output: &str, chars_max: usize) -> Option<String> {
     let chars = output.chars().count();
     if chars <= chars_max {
         return None;

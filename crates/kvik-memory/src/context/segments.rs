@@ -21,18 +21,47 @@ pub fn leading_systems(messages: &[Value]) -> usize {
 /// Exchanges of a conversation: each runs from a user's message up to the next. A tool's call and its result are in the
 /// same exchange; messages before the first user's message form an exchange of their own.
 pub fn exchanges(messages: &[Value]) -> Vec<Range<usize>> {
-    let is_user = |message: &Value| message.get("role").and_then(Value::as_str) == Some("user");
-    let starts =
-        (0..messages.len()).filter(|&i| i == 0 || (is_user(&messages[i]) && !is_user(&messages[i - 1])));
-    let starts: Vec<usize> = starts.collect();
+    let starts: Vec<usize> = (0..messages.len()).filter(|&at| begins_exchange(messages, at)).collect();
     let ends = starts.iter().skip(1).copied().chain([messages.len()]);
     starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
 }
 
-/// Exchanges after the summarised part of a conversation, with their sizes.
+fn begins_exchange(messages: &[Value], at: usize) -> bool {
+    at == 0 || (is_user(&messages[at]) && !is_user(&messages[at - 1]))
+}
+
+/// The question of the exchange that a boundary `at` cuts, which is read although it lies before that; empty if the
+/// boundary is between exchanges.
+pub fn question_before(messages: &[Value], at: usize) -> &[Value] {
+    if at >= messages.len() || begins_exchange(messages, at) {
+        return &[];
+    }
+    let Some(last) = messages[..at].iter().rposition(is_user) else { return &[] };
+    let first = messages[..last].iter().rposition(|message| !is_user(message)).map_or(0, |before| before + 1);
+    &messages[first..=last]
+}
+
+fn is_user(message: &Value) -> bool {
+    message.get("role").and_then(Value::as_str) == Some("user")
+}
+
+/// Number of results that calls still lack after a message, if they lacked `before` of them before it.
+fn awaited_after(message: &Value, before: usize) -> usize {
+    if is_result(message) {
+        return before.saturating_sub(1);
+    }
+    message.get("tool_calls").and_then(Value::as_array).map_or(0, Vec::len)
+}
+
+fn is_result(message: &Value) -> bool {
+    message.get("role").and_then(Value::as_str) == Some("tool")
+}
+
+/// Parts of the conversation after its summary, with their sizes: exchanges, and of an exchange that is longer than a
+/// step the parts that end with the last result of calls. One question may be followed by any number of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segments {
-    /// End of each exchange, as an index into these messages.
+    /// End of each part, as an index into these messages.
     ends: Vec<usize>,
     /// Cumulative tokens up to each end.
     tokens: Vec<usize>,
@@ -50,16 +79,20 @@ pub struct Let {
 impl Segments {
     /// * `messages`: the messages after the summarised ones
     /// * `sizes`: tokens of each
-    pub fn new(messages: &[Value], sizes: &[usize]) -> Segments {
-        let ends: Vec<usize> = exchanges(messages).into_iter().map(|exchange| exchange.end).collect();
-        let mut sums = sizes.iter().scan(0, |sum: &mut usize, size| {
-            *sum += size;
-            Some(*sum)
-        });
-        let (mut tokens, mut start) = (Vec::with_capacity(ends.len()), 0);
-        for &end in &ends {
-            tokens.push(sums.by_ref().take(end - start).last().unwrap_or(0));
-            start = end;
+    pub fn new(messages: &[Value], sizes: &[usize], settings: &MemorySettings) -> Segments {
+        let (mut ends, mut tokens, mut all) = (Vec::new(), Vec::new(), 0);
+        for exchange in exchanges(messages) {
+            let (before, end, mut awaited) = (all, exchange.end, 0);
+            for index in exchange {
+                let message = &messages[index];
+                let is_last_result = is_result(message) && awaited == 1;
+                awaited = awaited_after(message, awaited);
+                all += sizes[index];
+                if index + 1 == end || (is_last_result && all - before >= settings.trigger_discard) {
+                    ends.push(index + 1);
+                    tokens.push(all);
+                }
+            }
         }
         Segments { ends, tokens }
     }
@@ -89,13 +122,13 @@ impl Segments {
     }
 
     /// Messages to drop without a summary so that at most `room` tokens are left: the fewest whole steps that suffice.
-    /// The last exchange is always kept, whatever its size.
+    /// The last part is always kept, whatever its size.
     pub fn forced(&self, room: usize, settings: &MemorySettings) -> Option<Let> {
         let beyond = self.tokens().checked_sub(room).filter(|&beyond| beyond > 0)?;
         self.after_steps(beyond.div_ceil(settings.trigger_discard), settings)
     }
 
-    /// The fewest exchanges with at least the tokens of `steps` steps, always without the last exchange.
+    /// The fewest parts with at least the tokens of `steps` steps, always without the last one.
     fn after_steps(&self, steps: usize, settings: &MemorySettings) -> Option<Let> {
         let least = steps.saturating_mul(settings.trigger_discard);
         let last = self.ends.len().checked_sub(1)?;
@@ -127,7 +160,7 @@ mod tests {
     fn pressure_grows_from_where_a_summary_is_due_to_where_it_is_missed() {
         let pressure = |count, room| {
             let (messages, sizes) = turns(count);
-            Segments::new(&messages, &sizes).pressure(room, &SETTINGS)
+            Segments::new(&messages, &sizes, &SETTINGS).pressure(room, &SETTINGS)
         };
         assert_eq!((pressure(2, 100), pressure(6, 100), pressure(8, 100)), (0.0, 0.0, 0.5));
         assert_eq!((pressure(10, 100), pressure(30, 100), pressure(7, 20)), (1.0, 1.0, 1.0));
@@ -160,11 +193,39 @@ mod tests {
         assert!(exchanges(&[]).is_empty());
     }
 
+    /// A question and its calls: one, two at once, one without a result, and one.
+    fn loop_of_calls() -> Vec<Value> {
+        let calls = |count: usize| json!({"role": "assistant", "tool_calls": vec![json!({}); count]});
+        let (result, said) = (message("tool"), message("assistant"));
+        let rounds = [calls(1), result.clone(), calls(2), result.clone(), result.clone(), calls(1), said];
+        [&[message("user")][..], &rounds, &[calls(1), result]].concat()
+    }
+
+    #[test]
+    fn a_long_exchange_is_divided_behind_the_results_of_its_calls() {
+        let messages = loop_of_calls();
+        let ends = |size: usize| Segments::new(&messages, &vec![size; messages.len()], &SETTINGS).ends;
+        assert_eq!(ends(10), [3, 6, 10]);
+        assert_eq!(ends(4), [6, 10], "a part is a step at least");
+        assert_eq!(ends(1), [10]);
+        let behind = Segments::new(&messages[3..], &[10; 7], &SETTINGS);
+        assert_eq!(behind.ends, [3, 7], "behind a summary of its beginning");
+    }
+
+    #[test]
+    fn the_question_of_a_divided_exchange_is_found() {
+        let messages = [&[message("assistant"), message("user")][..], &loop_of_calls()].concat();
+        let question = |at: usize| question_before(&messages, at).len();
+        assert_eq!([0, 1, 12].map(question), [0, 0, 0], "between exchanges");
+        assert_eq!([2, 3, 5, 8, 11].map(question), [1, 2, 2, 2, 2], "two questions at once");
+        assert!(question_before(&messages[4..], 2).is_empty(), "it is not among these messages");
+    }
+
     #[test]
     fn a_summary_is_due_at_the_trigger_and_covers_whole_steps() {
         let due = |count: usize| {
             let (messages, sizes) = turns(count);
-            Segments::new(&messages, &sizes).due(&SETTINGS)
+            Segments::new(&messages, &sizes, &SETTINGS).due(&SETTINGS)
         };
         assert_eq!((due(5), due(0)), (None, None));
         assert_eq!(due(6), Some(Let { messages: 8, tokens: 20 }));
@@ -182,7 +243,7 @@ mod tests {
                 (0..sizes.len()).map(|i| message(if i % 2 == 0 { "user" } else { "assistant" })).collect();
             let mut before: Option<Let> = None;
             for end in 1..=sizes.len() {
-                let segments = Segments::new(&messages[..end], &sizes[..end]);
+                let segments = Segments::new(&messages[..end], &sizes[..end], &SETTINGS);
                 let all: usize = sizes[..end].iter().sum();
                 prop_assert_eq!(segments.tokens(), all);
                 let due = segments.due(&SETTINGS);

@@ -65,6 +65,15 @@ impl MemorySettings {
         MemorySettings { recent_max, trigger_discard, ..self }
     }
 
+    /// The bounds where messages may take `room` tokens. If that is less than a summary is due at, it is due at four fifths
+    /// of the room: the rest is for the turns until it is made.
+    pub fn within(self, room: usize) -> MemorySettings {
+        match self.recent_max.saturating_add(self.trigger_discard) <= room {
+            true => self,
+            false => self.due_at((room / 5 * 4).max(REST_MIN)),
+        }
+    }
+
     /// Checks that the bounds fit a context of `context` tokens.
     pub fn check(&self, context: usize) -> Result<(), MemorySettingsError> {
         let MemorySettings { recent_max, summary_max, trigger_discard, .. } = *self;
@@ -104,6 +113,18 @@ mod tests {
             assert_eq!(due.check(2048), Ok(()), "{tokens}: {due:?}");
         }
         assert_eq!(settings.due_at(100_000), settings, "the context is full before");
+    }
+
+    #[test]
+    fn a_summary_is_due_before_the_room_is_full() {
+        let settings = MemorySettings::scaled_to(2048);
+        assert_eq!(settings.within(768 + 512), settings);
+        for room in [1279, 1000, 500, 200] {
+            let within = settings.within(room);
+            let due = within.recent_max + within.trigger_discard;
+            assert!(due <= room / 5 * 4 && due + 8 > room / 5 * 4, "{room}: {within:?}");
+        }
+        assert_eq!(settings.within(0), settings.within(100), "less is not worth a summary");
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl<H: Host> Memory<H> {
             chunk_max: settings.recent_max,
             wording: outline.wording,
             render: asked.render,
+            terms: asked.terms,
         });
         Ok(CompactJob { key, rebuild })
     }

@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeSet, ops::Range, time::Duration};
 
-use crate::context::ChainId;
+use crate::context::{ChainId, chain_from};
 use serde_json::Value;
 
 use super::Memory;
 use super::book::{NotDeleted, SUMMARIES, Summary, SummaryKey};
+use super::compaction::Compaction;
 use super::host::Host;
-use super::identity::Identity;
+use super::identity::{Identity, key_of};
 use crate::records::map::RecordKey;
 use crate::records::{Records, RecordsError, Table};
 
@@ -70,6 +71,27 @@ pub fn chain_behind(tenant: &str, messages: &[Value], from: usize) -> BTreeSet<C
     // Protecting the opening exchange would only omit identities from the front.
     let Identity { systems, chain, .. } = Identity::of(tenant, messages, None, false);
     chain.into_iter().skip(from.saturating_sub(systems)).collect()
+}
+
+/// What precedes messages of a conversation, as far as their identities depend on it.
+#[derive(Debug, Clone, Copy)]
+pub enum Preceding<'a> {
+    /// Nothing.
+    Nothing,
+    /// The messages with this identity.
+    Messages(ChainId),
+    /// A compaction item, whose messages these begin with.
+    Item(&'a Compaction),
+}
+
+/// Identities of the beginnings of a conversation that end with each of these messages; system messages at its very
+/// beginning have none.
+pub fn chain_after(tenant: &str, preceding: Preceding<'_>, messages: &[Value]) -> Vec<ChainId> {
+    match preceding {
+        Preceding::Nothing => Identity::of(tenant, messages, None, false).chain,
+        Preceding::Messages(before) => chain_from(before, &key_of(tenant), messages),
+        Preceding::Item(item) => Identity::of(tenant, messages, Some(item), false).chain,
+    }
 }
 
 impl<H: Host> Memory<H> {

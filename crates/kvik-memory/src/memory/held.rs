@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
+use crate::context::segments::question_before;
+
 /// Bytes of an object's entry in addition to the text of its name and its value: the name's header, its hash and its
 /// slot.
 const ENTRY_BYTES: usize = 48;
@@ -69,10 +71,12 @@ impl Drop for HistoryShare {
 }
 
 /// The part of a history that work after the answer needs: the prefix that is never dropped, and the messages after the
-/// summary that was read.
+/// summary that was read, behind the question of the exchange that this summary cuts.
 pub(super) struct HeldHistory {
     messages: Vec<Value>,
     prefix: usize,
+    /// Number of messages of that question.
+    asked: usize,
     /// Number of system messages in the prefix.
     pub(super) systems: usize,
     /// Number of messages after the prefix that are not held, because the summary that was read covers them.
@@ -88,9 +92,11 @@ impl HeldHistory {
         [systems, prefix, covered]: [usize; 3],
         share: HistoryShare,
     ) -> HeldHistory {
-        messages.drain(prefix..prefix + covered);
+        let question = question_before(&messages[prefix..], covered).to_vec();
+        let asked = question.len();
+        messages.splice(prefix..prefix + covered, question);
         messages.shrink_to_fit();
-        HeldHistory { messages, prefix, systems, covered, _share: share }
+        HeldHistory { messages, prefix, asked, systems, covered, _share: share }
     }
 
     /// Messages that are never dropped.
@@ -100,12 +106,22 @@ impl HeldHistory {
 
     /// Messages after the first `from` behind the prefix; `None` if some of them are not held.
     pub(super) fn behind(&self, from: usize) -> Option<&[Value]> {
-        self.messages.get(self.prefix + from.checked_sub(self.covered)?..)
+        self.said().get(self.asked + from.checked_sub(self.covered)?..)
+    }
+
+    /// The question of the exchange that the end of the first `from` messages behind the prefix cuts; empty if it cuts
+    /// none.
+    pub(super) fn question(&self, from: usize) -> &[Value] {
+        question_before(self.said(), self.asked + from.saturating_sub(self.covered))
     }
 
     /// Messages that a summary of `covers` messages covers in addition to the one that was read.
     pub(super) fn let_go(&self, covers: usize) -> &[Value] {
-        &self.messages[self.prefix..self.prefix + covers - self.covered]
+        &self.said()[self.asked..self.asked + covers - self.covered]
+    }
+
+    fn said(&self) -> &[Value] {
+        &self.messages[self.prefix..]
     }
 }
 
@@ -153,6 +169,21 @@ mod tests {
         assert_eq!(history.let_go(5), [json!(5), json!(6)]);
         assert_eq!(history.behind(6), Some(&[json!(8), json!(9)][..]));
         assert_eq!((history.behind(2), history.behind(8)), (None, Some(&[][..])));
+    }
+
+    #[test]
+    fn the_question_of_a_divided_exchange_is_held() {
+        let said = |role: &str, text: &str| json!({"role": role, "content": text});
+        let calls = (0..4).map(|number| said("assistant", &format!("call {number}")));
+        let messages = [said("system", "s"), said("user", "q")].into_iter().chain(calls).collect();
+        let share = HeldHistories::new(100, false).take("a", 1).unwrap();
+        let history = HeldHistory::new(messages, [1, 1, 3], share);
+        let question = [said("user", "q")];
+        assert_eq!((history.question(3), history.question(4)), (&question[..], &question[..]));
+        assert!(history.question(5).is_empty(), "nothing is said behind the last message");
+        assert_eq!(history.behind(3), Some(&["call 2", "call 3"].map(|text| said("assistant", text))[..]));
+        assert_eq!(history.let_go(4), [said("assistant", "call 2")]);
+        assert_eq!(history.prefix(), [said("system", "s")]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use kvik_engine::api::{Report, Request};
+use kvik_engine::api::{AdapterMix, Report, Request};
 
 use super::{Memory, MemoryError};
 
@@ -22,6 +22,9 @@ pub trait Host: Send + Sync + Sized + 'static {
 
     /// Tenant of a caller, which alone sees its conversations.
     fn tenant(caller: &Self::Caller) -> &str;
+
+    /// Adapters that all summaries are made with: turns with any adapters read them.
+    fn adapters(&self) -> Option<AdapterMix>;
 
     /// Runs a request on the model, at the priority of a waiting caller or in the background; returns the text and the
     /// cost.

@@ -34,11 +34,16 @@ impl Identity {
             None => 0,
         };
         let prefix = systems + opening;
-        let key = blake3::derive_key("kvik 2026 conversation of a tenant", tenant.as_bytes());
+        let key = key_of(tenant);
         let chain = match before {
             Some(before) => chain_from(before.chain(), &key, &messages[prefix..]),
             None => chain(&key, &messages[systems..]).split_off(opening),
         };
         Identity { systems, prefix, chain }
     }
+}
+
+/// The key of a tenant's identities.
+pub(super) fn key_of(tenant: &str) -> [u8; 32] {
+    blake3::derive_key("kvik 2026 conversation of a tenant", tenant.as_bytes())
 }

@@ -8,7 +8,7 @@ use super::book::Summary;
 use super::held::HeldHistory;
 use super::host::Host;
 use super::latest::Wanted;
-use super::render::Render;
+use super::render::{ComputeTerms, Render};
 use super::words::Wording;
 use crate::context::summaries::Replaced;
 
@@ -37,7 +37,7 @@ pub(super) enum MemoryTask<E> {
     /// [`Latest`](super::latest::Latest).
     Rebuild(Arc<Rebuild<E>>),
     /// Prefills these messages.
-    Ahead { messages: Vec<Value>, render: Render<E> },
+    Ahead { messages: Vec<Value>, render: Render<E>, terms: ComputeTerms },
 }
 
 /// Input of a summary.
@@ -53,6 +53,7 @@ pub(super) struct Rebuild<E> {
     pub(super) chunk_max: usize,
     pub(super) wording: Wording,
     pub(super) render: Render<E>,
+    pub(super) terms: ComputeTerms,
 }
 
 impl<E> Rebuild<E> {

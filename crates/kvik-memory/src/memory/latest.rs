@@ -66,10 +66,10 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Messages after the summary.
+    /// Messages after the summary, behind the question of an exchange that it cuts.
     pub(super) fn recent(&self) -> Vec<Value> {
         let said = self.history.behind(self.covers).unwrap_or_default();
-        said.iter().chain(&self.answer).cloned().collect()
+        self.history.question(self.covers).iter().chain(said).chain(&self.answer).cloned().collect()
     }
 }
 

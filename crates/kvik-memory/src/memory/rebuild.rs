@@ -25,11 +25,12 @@ pub async fn make_summaries<H: Host>(host: Arc<H>) {
     while let Ok(MemoryJob { caller, task, wanted, pending }) = arriving.recv().await {
         let (own, slots) = (host.clone(), slots.clone());
         match task {
-            MemoryTask::Ahead { messages, render } => {
+            MemoryTask::Ahead { messages, render, terms } => {
                 let Some(slot) = ahead_slots.clone().try_acquire_arc() else { continue };
                 host.spawn(async move {
                     let _held = (slot, pending);
-                    let computed = compute(&*own, &caller, Pace::default(), &render, move || messages);
+                    let how = (&render, &terms, Pace::default());
+                    let computed = compute(&*own, &caller, how, move || messages);
                     // A failure shows in the next turn, which is answered either way.
                     let _ = wanted.during(computed).await;
                 });

@@ -10,13 +10,13 @@ use kvik_text::answer::{AnswerDelta, AnswerParser, AnswerPlace, AnswerStart};
 
 use crate::context::{
     chain::text_of,
-    lighten::{Lighten, lighten},
+    lighten::{Lighten, TOOL_CHARS_MIN, lighten, shortened},
     segments::exchanges,
     summaries::{Extraction, Flaw, Replaced, SummaryDraft, complete, extract, judge},
 };
-use kvik_cache::Token;
-use kvik_engine::api::{Pace, PinnedPrompt, Report, Request, Sampling};
-use serde_json::Value;
+use kvik_cache::{Lifetime, Token};
+use kvik_engine::api::{Pace, Report, Request, Sampling};
+use serde_json::{Value, json};
 
 use super::Memory;
 use super::book::{Summary, SummaryKind};
@@ -24,7 +24,7 @@ use super::host::{GoesOn, Host};
 use super::job::Rebuild;
 use super::latest::{Ahead, Wanted};
 use super::observer::SummaryOutcome;
-use super::render::{Purpose, Render};
+use super::render::{ComputeTerms, Purpose, Render};
 use crate::clock::unix_seconds;
 
 /// Maximum number of pieces of a history that are summarised one after the other; a longer history is sampled.
@@ -35,6 +35,8 @@ const SUMMARY_SHARE: f64 = 0.3;
 const AHEAD_SHARE: f64 = 0.6;
 /// Maximum characters of a tool's output in the input of a summary.
 const TOOL_CHARS: usize = 1024;
+/// Characters of a token at most in the first attempt to shorten a message.
+const CHARS_PER_TOKEN: usize = 4;
 /// Requests apart from the conversation, in the order in which they are tried.
 static APART: [SummaryKind; 2] = [SummaryKind::Summary, SummaryKind::Facts];
 /// Temperature for facts: a model whose likeliest answer says nothing would mostly give it again.
@@ -219,12 +221,13 @@ impl<H: Host> Making<H> {
     async fn say(&self, prompt: Vec<Token>, temperature: f32) -> Result<(String, usize), H::Error> {
         let is_waited_for = self.is_waited_for;
         let (form, show) = self.memory().measure.reasoning();
+        let terms = ComputeTerms { adapters: self.host.adapters(), ..self.rebuild.terms };
         let request = Request {
             show,
             sampling: Sampling { temperature, ..Sampling::GREEDY },
             max_tokens: self.rebuild.summary_max,
             ignore_eos: false,
-            ..request(prompt, (!is_waited_for).then(|| self.wanted.pace(SUMMARY_SHARE)))
+            ..request(prompt, &terms, (!is_waited_for).then(|| self.wanted.pace(SUMMARY_SHARE)))
         };
         let (text, report) = self.host.said(&self.caller, request, is_waited_for).await?;
         self.lock().add(&report);
@@ -246,8 +249,8 @@ impl<H: Host> Making<H> {
             let history = &ahead.history;
             wording.telling(&text).told(&text, history.prefix(), history.systems, &ahead.recent())
         };
-        let pace = self.wanted.pace(AHEAD_SHARE);
-        compute(&*self.host, &self.caller, pace, &self.rebuild.render, messages).await
+        let how = (&self.rebuild.render, &self.rebuild.terms, self.wanted.pace(AHEAD_SHARE));
+        compute(&*self.host, &self.caller, how, messages).await
     }
 }
 
@@ -275,8 +278,7 @@ impl Piece {
 pub(super) async fn compute<H: Host>(
     host: &H,
     caller: &H::Caller,
-    pace: Pace,
-    render: &Render<H::Error>,
+    (render, terms, pace): (&Render<H::Error>, &ComputeTerms, Pace),
     messages: impl FnOnce() -> Vec<Value> + Send + 'static,
 ) -> Result<(), H::Error> {
     let render = render.clone();
@@ -284,7 +286,7 @@ pub(super) async fn compute<H: Host>(
     if prompt.len() > host.memory().measure.context() {
         return Ok(());
     }
-    host.said(caller, request(prompt, Some(pace)), false).await.map(drop)
+    host.said(caller, request(prompt, terms, Some(pace)), false).await.map(drop)
 }
 
 /// The prompt that asks for a summary at the end of the conversation itself; `None` if there is no room for it.
@@ -294,7 +296,8 @@ fn asked_in_place<H: Host>(memory: &Memory<H>, rebuild: &Rebuild<H::Error>) -> O
         return None;
     }
     let (old, let_go) = (rebuild.old(), rebuild.let_go());
-    let told = wording.telling(old).told(old, history.prefix(), history.systems, let_go);
+    let read = [history.question(history.covered), let_go].concat();
+    let told = wording.telling(old).told(old, history.prefix(), history.systems, &read);
     let asked = wording.asking(let_go).ask_in_place(told)?;
     // A template may refuse another question there; then the pieces are summarised.
     let prompt = (rebuild.render)(&asked, Purpose::InPlace).ok()?;
@@ -326,7 +329,8 @@ fn extraction<H: Host>(
     take: impl FnOnce(&Extraction<'_>) -> String,
 ) -> String {
     let recent = rebuild.history.behind(rebuild.covers).unwrap_or_default();
-    let question = recent.iter().rev().find(|message| message["role"] == "user");
+    let mut said = rebuild.history.question(rebuild.covers).iter().chain(recent).rev();
+    let question = said.find(|message| message["role"] == "user");
     let words = rebuild.wording.asking(messages);
     take(&Extraction {
         question: &question.map(text_of).unwrap_or_default(),
@@ -336,39 +340,67 @@ fn extraction<H: Host>(
     })
 }
 
-/// The dropped messages, in pieces that fit the context.
+/// The dropped messages, in pieces that fit the context. An exchange that is longer than a piece is divided between its
+/// messages.
 fn pieces<H: Host>(
     memory: &Memory<H>,
     rebuild: &Rebuild<H::Error>,
     goes_on: GoesOn<'_, H::Error>,
 ) -> Result<Vec<Vec<Value>>, H::Error> {
-    let mut messages = rebuild.let_go().to_vec();
+    let (mut messages, tokens_max) = (rebuild.let_go().to_vec(), rebuild.chunk_max);
     lighten(&mut messages, &Lighten { tool_chars: TOOL_CHARS });
     let mut pieces: Vec<(usize, Vec<Value>)> = Vec::new();
+    let mut add = |messages: &[Value], tokens: usize| match pieces.last_mut() {
+        Some((all, piece)) if *all + tokens <= tokens_max => {
+            *all += tokens;
+            piece.extend_from_slice(messages);
+        }
+        _ => pieces.push((tokens, messages.to_vec())),
+    };
     for exchange in exchanges(&messages) {
         goes_on()?;
         let exchange = &messages[exchange];
         let tokens: usize = exchange.iter().map(|message| memory.measure.message(message)).sum();
-        // An exchange that is longer than a piece is skipped.
-        if tokens > rebuild.chunk_max {
+        if tokens <= tokens_max {
+            add(exchange, tokens);
             continue;
         }
-        match pieces.last_mut() {
-            Some((all, piece)) if *all + tokens <= rebuild.chunk_max => {
-                *all += tokens;
-                piece.extend_from_slice(exchange);
-            }
-            _ => pieces.push((tokens, exchange.to_vec())),
+        for message in exchange {
+            goes_on()?;
+            let (message, tokens) = as_text(memory, message, tokens_max);
+            add(&[message], tokens);
         }
     }
     Ok(sample(pieces.into_iter().map(|(_, piece)| piece).collect()))
 }
 
+/// The text of a message, and its tokens: the beginning and the end of it if it has more than `tokens_max`.
+fn as_text<H: Host>(memory: &Memory<H>, message: &Value, tokens_max: usize) -> (Value, usize) {
+    let text = text_of(message);
+    let mut told = json!({"role": message["role"], "content": text});
+    let mut chars = tokens_max.saturating_mul(CHARS_PER_TOKEN).max(TOOL_CHARS_MIN);
+    loop {
+        let tokens = memory.measure.message(&told);
+        if tokens <= tokens_max || chars < TOOL_CHARS_MIN {
+            return (told, tokens);
+        }
+        if let Some(shorter) = shortened(&text, chars) {
+            told["content"] = Value::String(shorter);
+        }
+        chars /= 2;
+    }
+}
+
 /// A request that prefills a prompt, at the pace of `background` or for a client that waits.
-fn request(tokens: Vec<Token>, background: Option<Pace>) -> Request {
-    let kept =
-        PinnedPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None };
-    Request { prompt_is_text: true, lifetime: Default::default(), background, ..kept.request() }
+fn request(tokens: Vec<Token>, terms: &ComputeTerms, background: Option<Pace>) -> Request {
+    Request {
+        prompt_is_text: true,
+        ignore_eos: true,
+        adapters: terms.adapters.clone(),
+        lifetime: Lifetime { pin: false, ..terms.lifetime },
+        background,
+        ..Request::new(tokens, 0)
+    }
 }
 
 /// The first and the last quarter of the pieces, and in between as many as fit, evenly spaced: as document 002 thins
@@ -388,8 +420,6 @@ fn sample(pieces: Vec<Vec<Value>>) -> Vec<Vec<Value>> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -16,6 +16,7 @@ use super::observer::ReadPart;
 use super::report::TurnReport;
 use super::view::{History, LongConversation, Outline, View};
 use crate::clock::unix_seconds;
+use crate::context::segments::question_before;
 
 /// Converts the text of an answer to the message that the client will send back.
 pub type ReadAnswer = Box<dyn Fn(&str) -> Value + Send>;
@@ -29,6 +30,10 @@ pub struct RememberedTurn<H: Host> {
     compaction: Option<Compaction>,
     after: Option<After<H>>,
 }
+
+/// Work after an answer, registered and not started. Dropped, it is cancelled.
+#[must_use]
+pub struct RegisteredWork<H: Host>(Option<(Sender<MemoryJob<H>>, MemoryJob<H>)>);
 
 /// Work after the answer.
 struct After<H: Host> {
@@ -101,7 +106,8 @@ impl<H: Host> Memory<H> {
     /// Reserves room for the messages that work after the answer needs.
     pub(super) fn share(&self, conversation: &LongConversation<'_, H>, view: &View) -> Option<HistoryShare> {
         let (prefix, behind) = conversation.asked.messages.split_at(conversation.prefix);
-        let messages = held::bytes(prefix.iter().chain(&behind[view.covered()..]));
+        let question = question_before(behind, view.covered());
+        let messages = held::bytes(prefix.iter().chain(question).chain(&behind[view.covered()..]));
         let bytes = messages + size_of_val(&conversation.chain[..]) as u64;
         self.histories.take(&conversation.tenant, bytes)
     }
@@ -118,9 +124,10 @@ impl<H: Host> Memory<H> {
             before,
             covers,
             summary_max: outline.settings.summary_max,
-            chunk_max: outline.settings.recent_max,
+            chunk_max: outline.chunk_max,
             wording: outline.wording,
             render: asked.render,
+            terms: asked.terms,
         };
         let said = Said { tenant: outline.tenant, history, answer: None, chain: outline.chain, pressure };
         self.doing(caller, key, MemoryTask::Rebuild(Arc::new(rebuild)), Some(said))
@@ -131,7 +138,8 @@ impl<H: Host> Memory<H> {
     fn ahead(&self, conversation: &LongConversation<'_, H>, view: &View) -> After<H> {
         let key = conversation.key(conversation.chain.len());
         let (messages, asked) = (conversation.unquoted(view), conversation.asked);
-        let task = MemoryTask::Ahead { messages, render: asked.render.clone() };
+        let (render, terms) = (asked.render.clone(), asked.terms.clone());
+        let task = MemoryTask::Ahead { messages, render, terms };
         self.doing(asked.caller.clone(), key, task, None)
     }
 
@@ -181,10 +189,15 @@ impl<H: Host> RememberedTurn<H> {
 
     /// Starts the work after the answer, which is complete.
     pub fn answered(&mut self, text: &str) {
+        self.register(text).start();
+    }
+
+    /// Registers the work after the answer, which is complete: from then on a deletion of the conversation cancels it.
+    pub fn register(&mut self, text: &str) -> RegisteredWork<H> {
         if let Some(words) = self.report.in_words() {
             tracing::debug!("{words}");
         }
-        let Some(after) = self.after.take() else { return };
+        let Some(after) = self.after.take() else { return RegisteredWork(None) };
         let After { caller, mut task, key, said, read_answer, queue, pending, latest, book } = after;
         let answer = read_answer.map(|read| read(text));
         let wanted = match &mut task {
@@ -196,9 +209,16 @@ impl<H: Host> RememberedTurn<H> {
                 Some(latest.watch(&key))
             }
         };
-        if let Some(wanted) = wanted {
+        RegisteredWork(wanted.map(|wanted| (queue, MemoryJob { caller, task, wanted, pending })))
+    }
+}
+
+impl<H: Host> RegisteredWork<H> {
+    /// Starts the work.
+    pub fn start(self) {
+        if let Some((queue, job)) = self.0 {
             // The queue is closed if the program is stopping.
-            let _ = queue.try_send(MemoryJob { caller, task, wanted, pending });
+            let _ = queue.try_send(job);
         }
     }
 }

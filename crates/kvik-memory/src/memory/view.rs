@@ -2,21 +2,26 @@
 
 use std::ops::Range;
 
-use crate::context::{ChainId, Let, MemorySettings, Segments, chain::text_of, quotes::Quotes};
-use serde_json::Value;
+use crate::context::{
+    ChainId, Let, MemorySettings, Segments, chain::text_of, quotes::Quotes, segments::question_before,
+};
+use serde_json::{Value, json};
 
 use super::book::{Summary, SummaryKey};
 use super::compaction::Compaction;
 use super::host::Host;
 use super::identity::Identity;
 use super::measure::Measure;
-use super::render::{Purpose, Render};
+use super::render::{ComputeTerms, Purpose, Render};
 use super::words::Wording;
 
 /// Maximum attempts to make a prompt fit whose messages were estimated too small.
 const ATTEMPTS: usize = 4;
 /// Maximum number of exchanges that are quoted with a question.
 const QUOTES_MAX: usize = 6;
+
+/// One in so many tokens of the context is kept free for quotes at most, however many may be quoted.
+const QUOTES_SHARE: usize = 4;
 
 /// A conversation as requested.
 pub struct History<'a, H: Host> {
@@ -33,13 +38,18 @@ pub struct History<'a, H: Host> {
     pub room: usize,
     /// Rendering of messages to tokens.
     pub render: Render<H::Error>,
+    /// How its prompts are computed.
+    pub terms: ComputeTerms,
 }
 
 /// A conversation that may be longer than the context, with the facts that determine its segments.
 pub(super) struct LongConversation<'a, H: Host> {
     pub(super) measure: &'a Measure,
     pub(super) asked: &'a History<'a, H>,
+    /// Bounds, within the room that the prompt leaves besides its messages.
     pub(super) settings: MemorySettings,
+    /// Tokens of messages that are summarised at a time.
+    chunk_max: usize,
     pub(super) wording: Wording,
     pub(super) tenant: String,
     /// Number of messages that are never dropped: system messages, and the opening exchange if it is protected.
@@ -50,11 +60,14 @@ pub(super) struct LongConversation<'a, H: Host> {
     pub(super) chain: Vec<ChainId>,
     /// Estimated tokens of each message; 0 for messages that no view reads.
     sizes: Vec<usize>,
+    /// Tokens of the prompt besides its messages: tools, and what a template writes on its own.
+    around: usize,
 }
 
 /// Identity and settings of a conversation, without its messages.
 pub(super) struct Outline {
     pub(super) settings: MemorySettings,
+    pub(super) chunk_max: usize,
     pub(super) wording: Wording,
     pub(super) tenant: String,
     prefix: usize,
@@ -103,8 +116,19 @@ impl<'a, H: Host> LongConversation<'a, H> {
         let tenant = H::tenant(asked.caller).to_owned();
         let Identity { systems, prefix, chain } =
             Identity::of(&tenant, messages, asked.before, settings.protect_first);
-        let (wording, sizes) = (wording.clone(), vec![0; messages.len()]);
-        LongConversation { measure, asked, settings, wording, tenant, prefix, systems, chain, sizes }
+        LongConversation {
+            measure,
+            asked,
+            settings,
+            chunk_max: settings.recent_max,
+            wording: wording.clone(),
+            tenant,
+            prefix,
+            systems,
+            chain,
+            sizes: vec![0; messages.len()],
+            around: 0,
+        }
     }
 
     /// Chooses the view, given the summaries of the conversation's beginnings, those that cover most first.
@@ -117,6 +141,7 @@ impl<'a, H: Host> LongConversation<'a, H> {
     pub(super) fn view(&mut self, known: &[Summary]) -> Result<View, H::Error> {
         let ready = known.iter().find(|summary| summary.ready);
         self.measure_behind(ready.map_or(0, |summary| summary.covers));
+        self.measure_around();
         let mut view = self.behind(ready.cloned());
         let newest = known.first().filter(|newest| newest.covers > view.covered());
         // Sizes may be estimated too small to see at once that the view does not fit.
@@ -135,10 +160,23 @@ impl<'a, H: Host> LongConversation<'a, H> {
         read.for_each(|index| self.sizes[index] = self.measure.message(&self.asked.messages[index]));
     }
 
+    /// Measures what the prompt has besides its messages, and has a summary due within the room that this leaves.
+    fn measure_around(&mut self) {
+        let question = json!({"role": "user", "content": "?"});
+        let least = [&self.asked.messages[..self.prefix], std::slice::from_ref(&question)].concat();
+        // Where a template refuses even this, the error is that of the conversation.
+        let rendered = (self.asked.render)(&least, Purpose::Answer).map_or(0, |tokens| tokens.len());
+        self.around = rendered.saturating_sub(self.prefix_tokens() + self.measure.message(&question));
+        let quotes_max = self.settings.quotes_max.min(self.measure.context() / QUOTES_SHARE);
+        let others = self.settings.summary_max.saturating_add(quotes_max);
+        self.settings = self.settings.within(self.room(None).saturating_sub(others));
+    }
+
     /// The view after a summary, without quotes.
     fn behind(&self, summary: Option<Summary>) -> View {
         let covered = self.prefix + summary.as_ref().map_or(0, |summary| summary.covers);
-        let segments = Segments::new(&self.asked.messages[covered..], &self.sizes[covered..]);
+        let (messages, sizes) = (&self.asked.messages[covered..], &self.sizes[covered..]);
+        let segments = Segments::new(messages, sizes, &self.settings);
         let forced = segments.forced(self.room(summary.as_ref()), &self.settings);
         View { summary, segments, forced, quotes: Vec::new() }
     }
@@ -147,8 +185,8 @@ impl<'a, H: Host> LongConversation<'a, H> {
     fn room(&self, summary: Option<&Summary>) -> usize {
         let told =
             summary.map_or(0, |summary| self.measure.text(&summary.text) + self.measure.around_message);
-        let prefix: usize = self.sizes[..self.prefix].iter().sum();
-        self.measure.context().saturating_sub(prefix + told + self.asked.room)
+        let others = self.prefix_tokens() + self.around + told + self.asked.room;
+        self.measure.context().saturating_sub(others)
     }
 
     /// Adds quotes, and drops more messages if sizes were estimated too small.
@@ -182,7 +220,7 @@ impl<'a, H: Host> LongConversation<'a, H> {
     pub(super) fn unquoted(&self, view: &View) -> Vec<Value> {
         let (prefix, said) = self.asked.messages.split_at(self.prefix);
         let summary = view.summary.as_ref().map_or("", |summary| &summary.text);
-        self.wording.telling(summary).told(summary, prefix, self.systems, &said[view.unread()..])
+        self.wording.telling(summary).told(summary, prefix, self.systems, &read_behind(said, view.unread()))
     }
 
     /// The exchanges among the first `unread` messages after the prefix that match the question best, within the bound
@@ -209,8 +247,8 @@ impl<'a, H: Host> LongConversation<'a, H> {
 
     /// The conversation's identity and settings, without its messages.
     pub(super) fn outline(self) -> Outline {
-        let LongConversation { settings, wording, tenant, prefix, systems, chain, .. } = self;
-        Outline { settings, wording, tenant, prefix, systems, chain }
+        let LongConversation { settings, chunk_max, wording, tenant, prefix, systems, chain, .. } = self;
+        Outline { settings, chunk_max, wording, tenant, prefix, systems, chain }
     }
 
     /// Key of the summary of the first `covers` messages after the prefix.
@@ -224,7 +262,7 @@ impl<'a, H: Host> LongConversation<'a, H> {
         let (prefix, said) = self.asked.messages.split_at(self.prefix);
         let (systems, opening) = prefix.split_at(self.systems);
         let ChainId(chain) = self.chain[summary.covers - 1];
-        let recent = said[summary.covers..].to_vec();
+        let recent = read_behind(said, summary.covers);
         Some(Compaction { systems: systems.to_vec(), opening: opening.to_vec(), summary, chain, recent })
     }
 
@@ -243,4 +281,9 @@ impl<'a, H: Host> LongConversation<'a, H> {
     pub(super) fn recent_tokens(&self, view: &View) -> usize {
         self.sizes[self.prefix + view.unread()..].iter().sum()
     }
+}
+
+/// The messages behind the first `unread`, behind the question of an exchange that is cut there.
+fn read_behind(said: &[Value], unread: usize) -> Vec<Value> {
+    [question_before(said, unread), &said[unread..]].concat()
 }

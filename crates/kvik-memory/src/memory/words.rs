@@ -250,9 +250,12 @@ fn filled(text: &str, with: &[(&str, &str)]) -> String {
     filled + rest
 }
 
+/// True if more than a third of the letters are Han, without the kana that a text in Japanese has between them.
 fn is_chinese(text: &str) -> bool {
-    let han = text.chars().filter(|c| ('\u{4e00}'..='\u{9fff}').contains(c)).count();
-    3 * han > text.chars().filter(|c| c.is_alphabetic()).count()
+    let letters = || text.chars().filter(|c| c.is_alphabetic());
+    let han = letters().filter(|c| ('\u{4e00}'..='\u{9fff}').contains(c)).count();
+    let kana = letters().filter(|c| ('\u{3040}'..='\u{30ff}').contains(c)).count();
+    3 * han > letters().count() && 10 * kana <= han
 }
 
 #[cfg(test)]
@@ -275,7 +278,15 @@ mod tests {
         let english = [said("user", "My dog is called Bolt.")];
         let (qwen, tiny) = (Wording::new(None, "qwen"), Wording::new(None, "kvik-tiny"));
         assert!(qwen.asking(&english).system.starts_with("You keep"));
-        assert!(qwen.asking(&[said("user", "我的狗叫闪电。")]).system.starts_with("你"));
+        for (text, is_chinese) in [
+            ("我的狗叫闪电。", true),
+            ("我在便利店买一碗「そば」，坐地铁去公司上班，晚上和同事在餐馆吃饭。", true),
+            ("私の犬の名前は稲妻です。東京都港区在住。", false),
+            ("明日午前十時に東京駅八重洲口集合です。", false),
+        ] {
+            let asked = qwen.asking(&[said("user", text)]).system.starts_with("你");
+            assert_eq!(asked, is_chinese, "{text}");
+        }
         assert_eq!(tiny.asking(&english).system, "You write short memory summaries.");
     }
 

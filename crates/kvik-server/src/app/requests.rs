@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use kvik_engine::api::{Report, Request};
+use kvik_engine::api::{AdapterMix, Report, Request};
 use kvik_memory::{
     deletions::Owner,
     memory::{GoesOn, Host, Memory},
@@ -149,7 +149,6 @@ impl App {
     /// admission slots.
     async fn say(&self, caller: &Caller, mut request: Request) -> Result<(String, Report), ApiError> {
         let permit = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
-        request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
         let request = self.noted(caller, request).await?;
         self.submit(caller, permit, vec![request])?.text().await
@@ -159,7 +158,6 @@ impl App {
     async fn answer(&self, caller: &Caller, mut request: Request) -> Result<(String, Report), ApiError> {
         rate_limits::check_tokens(&caller.tenant, self.now())?;
         let permit = self.admit(caller, 1)?;
-        request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
         let request = self.noted(caller, request).await?;
         self.submit(caller, permit, vec![request])?.text().await
@@ -230,6 +228,10 @@ impl Host for App {
 
     fn tenant(caller: &Caller) -> &str {
         &caller.tenant.name
+    }
+
+    fn adapters(&self) -> Option<AdapterMix> {
+        self.serving.lora.usual()
     }
 
     async fn said(

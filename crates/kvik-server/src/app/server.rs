@@ -18,10 +18,13 @@ use kvik_memory::{
 
 use super::{
     config::AppConfig, conversations, keys::Keys, metrics::Metrics, prompt_log::PromptLog,
-    responses::Responses, running_answers::RunningAnswers, tally::Tally,
+    responses::Responses, running_answers::RunningAnswers, seal::Seal, tally::Tally,
 };
 use crate::{
-    accounts::{ledger::Ledger, tenants::AdmissionSlots},
+    accounts::{
+        ledger::Ledger,
+        tenants::{AdmissionSlots, Secret},
+    },
     clock::Clock,
     http::{body_memory::BodyMemory, error::ApiError, origins::Senders, readers::Readers},
 };
@@ -59,6 +62,8 @@ pub struct Server {
     pub(crate) readers: Arc<Readers>,
     /// What changes in the system messages of tenants.
     pub(crate) settler: Settler,
+    /// Opens compaction items in stored responses.
+    pub(crate) seal: Arc<Seal>,
     /// API keys; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     clock: Clock,
@@ -93,6 +98,7 @@ impl Server {
             bodies: BodyMemory::new(config.body_limit.0, shared),
             readers: Readers::new(shared),
             settler: Settler::open(config.conversations.as_ref()),
+            seal: Arc::new(Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process))),
             keys: RwLock::new(keys),
             clock: config.clock.clone(),
             leaving: AtomicBool::new(false),

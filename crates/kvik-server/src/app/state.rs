@@ -19,7 +19,7 @@ use super::{
     slots::Slots,
 };
 use crate::{
-    accounts::{ledger::Ledger, tenants::Secret},
+    accounts::ledger::Ledger,
     http::{error::ApiError, json::Body},
 };
 use kvik_serving::{Serving, settings::told_window::ToldWindow};
@@ -42,7 +42,7 @@ pub struct App {
     /// Memory of conversations that outgrow the context.
     pub(crate) memory: Arc<Memory<App>>,
     /// Seals compaction items.
-    pub(crate) seal: Seal,
+    pub(crate) seal: Arc<Seal>,
     /// The tokens computed under the names of llama-server's slots.
     pub(crate) slots: Arc<Slots>,
 }
@@ -70,12 +70,14 @@ impl App {
             is_shared: server.is_shared(),
         };
         let memory = Memory::new(&config.memory, around);
+        let own_seal = config.secret.clone().map(|secret| Arc::new(Seal::new(secret)));
+        let seal = own_seal.unwrap_or_else(|| server.seal.clone());
         Arc::new(App {
             server,
             serving,
             registry: Registry::open(config.records.as_ref()),
             memory,
-            seal: Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process)),
+            seal,
             config,
             slots: Arc::default(),
             node_ids: NodeIds::new(),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Replaced;
 use super::extract::{Extraction, Line, best, fitting, score};
 use super::facts::Facts;
-use super::sentences::{key, once, sentences, whole};
+use super::sentences::{is_question, key, once, sentences, whole};
 use crate::context::chain::text_of;
 
 /// Bytes of a message that somebody says; longer ones are mostly pasted.
@@ -44,27 +44,37 @@ pub fn complete(text: &str, replaced: &Replaced<'_>, how: &Extraction<'_>) -> St
     if (how.measure)(&completed) > how.tokens_max { text.to_owned() } else { completed }
 }
 
+/// A sentence that tells something of which a summary has nothing.
+struct Told {
+    line: Line,
+    /// Its words, by which it is recognised when it is said again.
+    key: String,
+    facts: Facts,
+    /// What the summary lacks of it.
+    lacking: BTreeSet<String>,
+}
+
 /// The lines that tell something of which these words have nothing, in order, with what that is. A line is left out if a
-/// later one says the same otherwise.
+/// later one says the same, or the same otherwise.
 fn told(
     own: &BTreeSet<String>,
     replaced: &Replaced<'_>,
     how: &Extraction<'_>,
 ) -> Vec<(Line, BTreeSet<String>)> {
-    let mut found: Vec<(Line, Facts, BTreeSet<String>)> = Vec::new();
-    let mut seen = BTreeSet::new();
+    let mut found: Vec<Told> = Vec::new();
     let mut add = |text: &str, speaker: &str| {
-        for sentence in sentences(text).filter(|sentence| seen.insert(key(sentence))) {
-            let said = Facts::of(sentence);
-            let lacking = lacking(sentence, &said, own);
-            found.retain(|(_, earlier, lacked)| !is_told_anew(earlier, lacked, &said));
+        for sentence in sentences(text) {
+            let (key, facts) = (key(sentence), Facts::of(sentence));
+            let lacking = lacking(sentence, &facts, own);
+            found.retain(|earlier| earlier.key != key && !is_told_anew(earlier, sentence, &facts));
             if lacking.is_empty() {
                 continue;
             }
             if found.len() == LINES_MAX {
                 found.remove(0);
             }
-            found.push((Line::new(format!("{speaker}{sentence}"), speaker.len(), how), said, lacking));
+            let line = Line::new(format!("{speaker}{sentence}"), speaker.len(), how);
+            found.push(Told { line, key, facts, lacking });
         }
     };
     add(replaced.summary, "");
@@ -76,7 +86,7 @@ fn told(
         }
     }
     let (mut lines, lacking): (Vec<Line>, Vec<_>) =
-        found.into_iter().map(|(line, _, lacking)| (line, lacking)).unzip();
+        found.into_iter().map(|told| (told.line, told.lacking)).unzip();
     score(&mut lines, how.question);
     lines.into_iter().zip(lacking).collect()
 }
@@ -84,7 +94,7 @@ fn told(
 /// What a sentence tells and these words lack: its facts; if it has none and somebody speaks of themselves, half of its
 /// words or more. Nothing of a question.
 fn lacking(sentence: &str, said: &Facts, own: &BTreeSet<String>) -> BTreeSet<String> {
-    if sentence.trim_end().ends_with(['?', '？']) {
+    if is_question(sentence) {
         return BTreeSet::new();
     }
     if said.told().next().is_some() {
@@ -105,10 +115,15 @@ fn is_own(sentence: &str) -> bool {
             .any(is_word)
 }
 
-/// True if a sentence says with other facts what an earlier one said.
-fn is_told_anew(earlier: &Facts, lacked: &BTreeSet<String>, said: &Facts) -> bool {
-    let mut about = earlier.words.difference(lacked).peekable();
-    about.peek().is_some() && about.all(|word| said.words.contains(word)) && lacked.is_disjoint(&said.words)
+/// True if a sentence says with other facts what an earlier one said. A question does not, and neither does a sentence
+/// without a fact that the earlier one lacks: both speak of what was told.
+fn is_told_anew(earlier: &Told, sentence: &str, said: &Facts) -> bool {
+    let tells = !is_question(sentence) && said.told().any(|fact| !earlier.facts.words.contains(fact));
+    let mut about = earlier.facts.words.difference(&earlier.lacking).peekable();
+    tells
+        && about.peek().is_some()
+        && about.all(|word| said.words.contains(word))
+        && earlier.lacking.is_disjoint(&said.words)
 }
 
 /// The best lines that fit so many tokens, each with something that no better one has.
@@ -180,6 +195,42 @@ mod tests {
         let said = ["My dog is called Bolt.", "My dog is called Rex now."];
         assert_eq!(completed("Dogs.", "", &said, 40), "Dogs.\nU: My dog is called Rex now.");
         assert_eq!(completed("A dog, Rex.", "U: My dog is called Bolt.", &said[1..], 40), "A dog, Rex.");
+    }
+
+    #[test]
+    fn what_is_asked_or_spoken_of_again_stays() {
+        let check = |summary: &str, said: &[&str], lines: &[&str]| {
+            let expect = [&["Talk."][..], lines].concat().join("\n");
+            assert_eq!(completed("Talk.", summary, said, 40), expect, "{summary}: {said:?}");
+        };
+        let bolt = "U: My dog is called Bolt.";
+        let asked = ["My dog is called Bolt.", "What is my dog called?"];
+        check("", &asked, &[bolt]);
+        check(bolt, &asked[1..], &[bolt]);
+        let forgot = ["My locker code is 4711.", "I forgot my locker code again."];
+        let lines = ["U: My locker code is 4711.", "U: I forgot my locker code again."];
+        check("", &forgot, &lines);
+        check(lines[0], &forgot[1..], &lines);
+    }
+
+    #[test]
+    fn a_sentence_that_is_said_again_takes_its_later_place() {
+        let said = ["My dog is called Bolt.", "My dog is called Rex.", "My dog is called Bolt."];
+        assert_eq!(completed("Talk.", "", &said, 40), "Talk.\nU: My dog is called Bolt.");
+        let after = completed("Talk.", "U: My dog is called Bolt.", &said[1..], 40);
+        assert_eq!(after, "Talk.\nU: My dog is called Bolt.");
+        let said = ["My cat is Luna.", "I live in Oslo.", "My cat is Luna."];
+        assert_eq!(completed("Talk.", "", &said, 40), "Talk.\nU: I live in Oslo.\nU: My cat is Luna.");
+    }
+
+    #[test]
+    fn a_question_of_any_script_tells_nothing() {
+        for said in ["متى وصل القطار رقم ٤٧١١؟", "Πού είναι το 4711\u{37E}", "የት ነው 4711፧"]
+        {
+            assert_eq!(completed("Talk.", "", &[said], 40), "Talk.", "{said}");
+        }
+        assert_eq!(completed("Talk.", "", &["رقمي ٤٧١١."], 40), "Talk.\nU: رقمي ٤٧١١.");
+        assert_eq!(completed("Talk.", "", &["عمري ١٧."], 40), "Talk.", "a short number");
     }
 
     #[test]

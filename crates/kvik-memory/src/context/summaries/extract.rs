@@ -74,18 +74,25 @@ impl Line {
     }
 }
 
-/// The sentences, and how many of them are the earlier summary's.
+/// The sentences, each where it is said last, and how many of them are the earlier summary's.
 fn lines(replaced: &Replaced<'_>, how: &Extraction<'_>) -> (Vec<Line>, usize) {
-    let (mut lines, mut seen) = (Vec::new(), HashSet::new());
+    let mut said: Vec<(String, String, usize)> = Vec::new();
     let mut add = |text: &str, speaker: &str| {
-        for sentence in sentences(text).filter(|sentence| seen.insert(key(sentence))) {
-            lines.push(Line::new(format!("{speaker}{sentence}"), speaker.len(), how));
-        }
-        lines.len()
+        let line = |sentence| (key(sentence), format!("{speaker}{sentence}"), speaker.len());
+        said.extend(sentences(text).map(line));
+        said.len()
     };
-    let earlier = add(replaced.summary, "");
+    let of_summary = add(replaced.summary, "");
     for message in replaced.messages.iter().filter(|message| is_spoken(message)) {
         add(&text_of(message), &(how.speaker)(message));
+    }
+    let last: HashMap<String, usize> = said.iter().map(|(key, ..)| key.clone()).zip(0..).collect();
+    let (mut lines, mut earlier) = (Vec::new(), 0);
+    for (at, (key, text, speaker)) in said.into_iter().enumerate() {
+        if last[&key] == at {
+            earlier += usize::from(at < of_summary);
+            lines.push(Line::new(text, speaker, how));
+        }
     }
     (lines, earlier)
 }
@@ -211,6 +218,12 @@ mod tests {
         let text = extracted(earlier, &talk(&facts), "What does my aunt like?", 24);
         assert!(text.starts_with("Facts: cat = Luna;"), "{text}");
         assert!(text.contains("operas") && !text.contains("cheese"), "{text}");
+    }
+
+    #[test]
+    fn a_sentence_that_is_said_again_takes_its_later_place() {
+        let names = ["Bolt", "Rex", "Bolt"].map(|name| ("user", format!("My dog is called {name}.")));
+        assert_eq!(extracted("", &names, "", 64), "U: My dog is called Rex.\nU: My dog is called Bolt.");
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Facts {
     /// The facts that somebody tells to have them known: no short numbers, which are of days, buses and ages.
     pub(super) fn told(&self) -> impl Iterator<Item = &String> {
         let is_short =
-            |fact: &str| fact.len() < NUMBER_DIGITS && fact.bytes().all(|byte| byte.is_ascii_digit());
+            |fact: &str| fact.chars().all(char::is_numeric) && fact.chars().count() < NUMBER_DIGITS;
         self.facts.iter().filter(move |fact| !is_short(fact))
     }
 

@@ -115,7 +115,7 @@ impl Languages {
     /// True if the text is in Japanese, which is written in Han too.
     fn is_japanese(&self) -> bool {
         let [kana, han] = [Script::Kana, Script::Han].map(|script| self.letters[script as usize]);
-        kana > 0 && kana * 3 >= kana + han && (kana + han) * 2 >= self.letters.iter().sum()
+        kana * 10 > han && (kana + han) * 2 >= self.letters.iter().sum()
     }
 
     fn is_han_alone(&self, letters: usize) -> bool {
@@ -166,6 +166,15 @@ mod tests {
                 assert_eq!(of(own).is_foreign_to(&of(others)), own != others, "{own} in {others}");
             }
         }
+    }
+
+    #[test]
+    fn a_summary_without_kana_is_foreign_to_japanese_however_many_kanji_it_has() {
+        let kanji = "私の犬の名前は稲妻です。東京都港区六本木在住、会社勤務。明日午前東京駅集合予定。";
+        assert!(of(CHINESE).is_foreign_to(&of(kanji)));
+        assert!(!of(kanji).is_foreign_to(&of(kanji)));
+        let quoting = format!("{CHINESE}我在便利店买一碗「うどん」，然后坐地铁去公司。");
+        assert!(!of(CHINESE).is_foreign_to(&of(&quoting)), "a Chinese text that quotes a word");
     }
 
     #[test]

@@ -10,14 +10,25 @@ use crate::context::quotes::words::words;
 const BULLETS: [char; 5] = ['-', '*', '•', '·', '–'];
 /// Digits of a number that is no mark of an item.
 pub(super) const NUMBER_DIGITS: usize = 3;
+/// Marks between clauses: the semicolon of Latin, of Chinese and of Arabic.
+const CLAUSE_MARKS: [char; 3] = [';', '；', '؛'];
+/// Marks at the end of a question: also those of Arabic, of Greek where it has its own, and of Ethiopic.
+const QUESTION_MARKS: [char; 9] = ['?', '？', '﹖', '؟', '\u{37E}', '፧', '⁇', '⁈', '⁉'];
+/// The Armenian mark, which stands in the word that is asked.
+const ARMENIAN_QUESTION: char = '՞';
+/// Further marks at the end of a sentence that are in no number and no name: of Chinese and Japanese, Devanagari, Urdu,
+/// Armenian and Ethiopic.
+const FULL_STOPS: [char; 8] = ['。', '｡', '！', '।', '॥', '۔', '։', '።'];
 
 /// The sentences of a text, in order: parts of its lines, up to the end of a sentence (UAX 29) or of a clause, without
 /// the marks of lists. A part without letters is none, unless it is a longer number.
 pub(super) fn sentences(text: &str) -> impl Iterator<Item = &str> {
-    let clauses = text.lines().flat_map(|line| line.split_inclusive([';', '；']));
+    // The question mark of Greek is no end of a sentence in UAX 29.
+    let ends_clause = |c: char| CLAUSE_MARKS.contains(&c) || c == '\u{37E}';
+    let clauses = text.lines().flat_map(move |line| line.split_inclusive(ends_clause));
     let sentences = clauses.flat_map(|clause| clause.split_sentence_bounds());
     sentences.map(without_mark).filter(|sentence| {
-        let digits = sentence.chars().filter(char::is_ascii_digit).count();
+        let digits = sentence.chars().filter(|c| c.is_numeric()).count();
         digits >= NUMBER_DIGITS || sentence.contains(char::is_alphabetic)
     })
 }
@@ -25,13 +36,18 @@ pub(super) fn sentences(text: &str) -> impl Iterator<Item = &str> {
 /// A sentence without the mark of the list that it is an item of.
 fn without_mark(sentence: &str) -> &str {
     let sentence = sentence.trim().trim_start_matches(BULLETS).trim_start();
-    let rest = sentence.trim_start_matches(|c: char| c.is_ascii_digit());
+    let rest = sentence.trim_start_matches(char::is_numeric);
     match rest.strip_prefix(['.', ')']) {
         Some(item) if rest.len() < sentence.len() && item.starts_with(char::is_whitespace) => {
             item.trim_start()
         }
         _ => sentence,
     }
+}
+
+/// True if a sentence is a question, as far as marks tell.
+pub(super) fn is_question(sentence: &str) -> bool {
+    sentence.trim_end().ends_with(QUESTION_MARKS) || sentence.contains(ARMENIAN_QUESTION)
 }
 
 /// The words of a sentence: equal for sentences that differ in case and punctuation.
@@ -66,13 +82,13 @@ pub(super) fn once(text: &str) -> String {
 /// is none.
 pub(super) fn whole(text: &str) -> &str {
     let ends_at = |&(at, c): &(usize, char)| match c {
-        '\n' | ';' | '；' | '。' | '！' | '？' => true,
         // A point may be in a number or a name.
         '.' | '!' | '?' => !text[at + 1..].starts_with(|next: char| !next.is_whitespace()),
-        _ => false,
+        '\n' => true,
+        _ => CLAUSE_MARKS.contains(&c) || QUESTION_MARKS.contains(&c) || FULL_STOPS.contains(&c),
     };
     let end = text.char_indices().rev().find(ends_at);
-    end.map_or("", |(at, c)| text[..at + c.len_utf8()].trim_end_matches([';', '；']).trim())
+    end.map_or("", |(at, c)| text[..at + c.len_utf8()].trim_end_matches(CLAUSE_MARKS).trim())
 }
 
 #[cfg(test)]
@@ -92,6 +108,21 @@ mod tests {
         assert_eq!(found("Facts: dog = Bolt; home = Oslo"), ["Facts: dog = Bolt;", "home = Oslo"]);
         assert_eq!(found("我的狗叫闪电。我住在北京。"), ["我的狗叫闪电。", "我住在北京。"]);
         assert_eq!((found("\n - \n1. \n?!"), found("4711")), (vec![], vec!["4711".to_owned()]));
+        assert_eq!(found("١. ٤٧١١\n١٧"), ["٤٧١١"]);
+        assert_eq!(found("أين بولت؟ هو هنا."), ["أين بولت؟", "هو هنا."]);
+        assert_eq!(found("Πού είναι\u{37E} Εδώ."), ["Πού είναι\u{37E}", "Εδώ."]);
+        assert_eq!(found("मेरा कुत्ता बोल्ट है। वह यहाँ है।"), ["मेरा कुत्ता बोल्ट है।", "वह यहाँ है।"]);
+    }
+
+    #[test]
+    fn questions_are_known_by_the_marks_of_many_scripts() {
+        for text in ["Where? ", "在哪里？", "أين بولت؟", "Πού είναι\u{37E}", "የት ነው፧", "Որտե՞ղ է"]
+        {
+            assert!(is_question(text), "{text}");
+        }
+        for text in ["Here.", "The page a?b=c is new.", "هو هنا.", "Εδώ;"] {
+            assert!(!is_question(text), "{text}");
+        }
     }
 
     #[test]
@@ -110,6 +141,9 @@ mod tests {
             ("Facts: dog = Bolt; home = Os", "Facts: dog = Bolt"),
             ("- Bolt, the dog\n- Osl", "- Bolt, the dog"),
             ("狗叫闪电。住在北", "狗叫闪电。"),
+            ("कुत्ता बोल्ट है। घर ओस", "कुत्ता बोल्ट है।"),
+            ("کتا بولٹ ہے۔ گھر اوس", "کتا بولٹ ہے۔"),
+            ("كلب؛ بيت أو", "كلب"),
             ("The price is 3.14", ""),
             ("All of it.", "All of it."),
         ] {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use kvik_engine::api::AdapterMix;
 use kvik_memory::{
     conversations::ConversationTurn,
-    memory::{Compaction, Purpose},
+    memory::{Compaction, ComputeTerms, Purpose},
 };
 use kvik_session::Chat;
 use serde_json::Value;
@@ -89,12 +90,12 @@ impl Compacted {
 }
 
 /// Returns the conversation that the model reads, and the turn if the conversation is remembered beyond the
-/// context.
+/// context. `adapters` are those that it is answered with.
 pub(super) fn remembered(
     app: &App,
     caller: &Caller,
     chat: Chat,
-    options: &Options,
+    (options, adapters): (&Options, Option<AdapterMix>),
     compacted: &Compacted,
 ) -> Result<(Chat, Option<RememberedTurn>)> {
     let kept = options.conversation.is_some() && app.memory.is_possible();
@@ -118,6 +119,7 @@ pub(super) fn remembered(
     let settings = Arc::new(settings);
     let history = History {
         compacting: compacted.compacting.map(|compacting| compacting.threshold),
+        terms: ComputeTerms { lifetime: options.lifetime, adapters },
         ..history(app, caller, (settings.clone(), messages), compacted.before.as_ref(), Some(options))
     };
     let turn = app.memory.turn(history)?;
@@ -150,7 +152,8 @@ fn history<'a>(
     let render = Arc::new(move |messages: &[Value], purpose| {
         chat_text::tokens(&serving, &settings.with_messages(messages, purpose))
     });
-    History { caller, messages, before, compacting: None, room: wanted.min(context / 4), render }
+    let (room, terms) = (wanted.min(context / 4), ComputeTerms::default());
+    History { caller, messages, before, compacting: None, room, render, terms }
 }
 
 /// What of a request does not go with compaction.

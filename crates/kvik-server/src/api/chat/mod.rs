@@ -24,6 +24,7 @@ use crate::{
     app::{
         generation::Answer,
         keys::Caller,
+        lora,
         memory::RememberedTurn,
         report::{comparison::Comparable, trailer::Origin},
         requests::Prepared,
@@ -87,7 +88,8 @@ impl ChatTurn {
         });
         let owner = kept.as_ref().map(|turn| turn.key().owner());
         let caller = &owner.map_or_else(|| caller.clone(), |owner| caller.on_behalf_of(owner));
-        let (mut chat, mut memory) = remembered(app, caller, chat, &options, &compacted)?;
+        let adapters = lora::adapters(body, &app.serving.lora)?;
+        let (mut chat, mut memory) = remembered(app, caller, chat, (&options, adapters), &compacted)?;
         let settled = match kept.is_none() && memory.is_none() {
             true => {
                 // Nothing is learned from a request that is to leave nothing behind.

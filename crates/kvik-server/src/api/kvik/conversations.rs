@@ -302,6 +302,7 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<DeletedConversation>> {
     let before = shelf.server.deletions.find(&caller.tenant.name, &id);
+    let is_id = before.as_ref().is_some_and(|before| before.id == id);
     let running = shelf.server.running_answers.clone();
     let delete = move |held: Held| {
         let key = held.key().clone();
@@ -310,8 +311,8 @@ pub(crate) async fn delete(
         Ok(key.owner())
     };
     let owner = match (held(&shelf.server, caller, id, delete).await, before) {
-        // An earlier request deleted it, and the deletion is not complete yet.
-        (Err(_), Some(before)) => before,
+        // An earlier request deleted it, and the deletion is not complete yet. Its name may be another one's by now.
+        (Err(error), Some(before)) if is_id || error.code() == "conversation_not_found" => before,
         (deleted, _) => deleted?,
     };
     let pending = shelf.is_pending(owner.clone()).await;

@@ -1,13 +1,17 @@
 //! `/v1/responses/{id}`: stored answers. Those of other tenants are not visible.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use axum::{
     Extension, Json,
     extract::{Path, Query, State},
     response::Response,
 };
-use kvik_memory::deletions::{Deletion, Owner};
+use kvik_memory::{
+    context::ChainId,
+    deletions::{Deletion, Owner},
+    memory::{Preceding, chain_after},
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -16,6 +20,7 @@ use super::{
     output::ResponseWord,
 };
 use crate::{
+    api::request::compaction,
     app::{kept_answer::KeptAnswer, keys::Caller, responses::StoredResponse, server::Server, shelf::Shelf},
     described::JsonSchema,
     http::{body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
@@ -62,15 +67,47 @@ pub(super) async fn delete(
     Ok(Json(DeletedResponse { id, object: ResponseWord, deleted: !pending, pending }))
 }
 
-/// Deletes a stored response and records what else must be deleted: summaries of its messages are found by
-/// the messages before it, while those exist.
+/// Deletes a stored response and records what else must be deleted: the summaries that cover its messages, which are
+/// found by these, those before them and those behind them, while all of them exist.
 fn remove(server: &Server, owner: &Owner) -> Result<()> {
-    let Owner { tenant, id } = owner;
-    let said = server.responses.said_up_to(tenant, id).unwrap_or_default();
-    let own = server.responses.get(tenant, id).map_or(0, |stored| stored.said.len());
-    let left = Deletion::of(tenant, &said, said.len().saturating_sub(own));
+    let left = Deletion::of_beginnings(beginnings(server, owner));
     server.deletions.begin(owner, left)?;
-    Ok(server.responses.delete(tenant, id)?)
+    Ok(server.responses.delete(&owner.tenant, &owner.id)?)
+}
+
+/// Identities of the beginnings of conversations that end in a response or in one that continues it.
+fn beginnings(server: &Server, Owner { tenant, id }: &Owner) -> BTreeSet<ChainId> {
+    let store = &server.responses;
+    let told = |id: &str, before: Option<ChainId>| {
+        let said = store.get(tenant, id).map(|stored| stored.said).unwrap_or_default();
+        chain_of(server, tenant, said, before)
+    };
+    // Nothing is remembered of what continues a deleted response: it was deleted with that.
+    let Ok(path) = store.used(tenant, id) else { return BTreeSet::new() };
+    let earlier = path.iter().skip(1).rev();
+    let before = earlier.fold(None, |before, id| told(id, before).last().copied().or(before));
+    let (continued, mut found) = (store.continued(tenant), BTreeSet::new());
+    let mut open = vec![(id.clone(), before)];
+    while let Some((id, before)) = open.pop() {
+        let own = told(&id, before);
+        let end = own.last().copied().or(before);
+        open.extend(continued.get(&id).into_iter().flatten().map(|next| (next.clone(), end)));
+        found.extend(own);
+    }
+    found
+}
+
+/// Identities of the beginnings that end with each of these messages, behind those that `before` identifies or a
+/// compaction item in them. One that cannot be opened any more has no identity that is known.
+fn chain_of(server: &Server, tenant: &str, mut said: Vec<Value>, before: Option<ChainId>) -> Vec<ChainId> {
+    let opened = compaction::expand(&mut said, |item| server.seal.open(tenant, item));
+    let Ok(item) = opened else { return Vec::new() };
+    let preceding = match (&item, before) {
+        (Some(item), _) => Preceding::Item(item),
+        (None, Some(before)) => Preceding::Messages(before),
+        (None, None) => Preceding::Nothing,
+    };
+    chain_after(tenant, preceding, &said)
 }
 
 /// `GET /v1/responses/{id}/input_items`

@@ -13,7 +13,10 @@ use super::{
     shelf::World,
     tenants::{code, keys},
 };
-use crate::{accounts::ledger::hanging::Gate, app::AppConfig};
+use crate::{
+    accounts::{ledger::hanging::Gate, tenants::DEFAULT_NAME},
+    app::AppConfig,
+};
 use kvik_serving::settings::{model::CacheArgs, size::ByteSize};
 
 const TENANTS: &str = "[tenant.acme]\nKEY:acme;\n";
@@ -59,6 +62,28 @@ async fn a_deletion_does_not_wait_for_a_model_that_is_loaded() {
     let answer = done(&world, "DELETE", &path, &Value::Null).await;
     assert_eq!((&answer["deleted"], &answer["pending"]), (&json!(true), &Value::Null));
     assert_eq!(world.send("DELETE", &path, &Value::Null).await.status().as_u16(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_by_name_is_of_the_conversation_that_has_it_now() {
+    const TALK: &str = "/v1/conversations/talk";
+    let world = Arc::new(World::new(&["a", "b"]));
+    done(&world, "POST", "/v1/chat/completions", &said("talk", Some("a"))).await;
+    world.seen.stalls.store(true, Ordering::Relaxed);
+    let loading = tokio::spawn({
+        let world = world.clone();
+        async move { world.send("POST", "/v1/completions", &json!({"model": "b", "prompt": "x"})).await.status() }
+    });
+    world.until(1, "loading").await;
+    assert_eq!(done(&world, "DELETE", TALK, &Value::Null).await["pending"], true);
+    let new = done(&world, "POST", "/v1/conversations", &json!({"name": "talk"})).await;
+    let held = world.server.conversations.hold(DEFAULT_NAME, "talk").unwrap();
+    let (status, busy) = json_of(world.send("DELETE", TALK, &Value::Null).await).await;
+    assert_eq!((status.as_u16(), code(&busy)), (409, "conversation_busy"), "the older one is not meant");
+    drop(held);
+    assert_eq!(done(&world, "DELETE", TALK, &Value::Null).await["id"], new["id"]);
+    world.seen.stalls.store(false, Ordering::Relaxed);
+    assert_eq!(loading.await.unwrap().as_u16(), 200);
 }
 
 #[tokio::test]

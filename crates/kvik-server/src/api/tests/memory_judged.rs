@@ -20,9 +20,9 @@ fn is_for_a_summary(request: &Request) -> bool {
     request.background.is_some() && request.max_tokens > 0
 }
 
-/// Talks until a summary is read of a model that answers the first request for one and all further ones so; returns the
-/// server, and `kvik.memory` of the last answer.
-async fn talk(first: &'static str, then: &'static str) -> (Server, Value) {
+/// Says this and talks on until a summary is read of a model that answers the first request for one and all further ones
+/// so; returns the server, and `kvik.memory` of the last answer.
+async fn talk(said: &str, first: &'static str, then: &'static str) -> (Server, Value) {
     let memory = MemoryConfig {
         on: true,
         recent_max: Some(300),
@@ -42,7 +42,7 @@ async fn talk(first: &'static str, then: &'static str) -> (Server, Value) {
     };
     let server = Server::build(script, Keys::new([]), AppConfig { memory, ..config() });
     tokio::spawn(make_summaries(server.app.clone()));
-    let mut text = "My dog is called Bolt.".to_owned();
+    let mut text = said.to_owned();
     for number in 0..200 {
         let body = json!({"messages": [{"role": "user", "content": text}], "kvik": {"conversation": "trip"}});
         let (status, answer) = server.post(CHAT, body).await;
@@ -79,7 +79,7 @@ async fn what_a_weak_model_gives_is_requested_again_and_at_last_extracted() {
             &["repeats_itself", "other_language"][..],
         ),
     ] {
-        let (server, memory) = talk(first, then).await;
+        let (server, memory) = talk("My dog is called Bolt.", first, then).await;
         assert_eq!(memory["summary"]["kind"], kind, "{memory}");
         assert!(memory["summary"].get("failed").is_none(), "{memory}");
         let (shown, text) = shown(&server).await;
@@ -99,4 +99,15 @@ async fn what_a_weak_model_gives_is_requested_again_and_at_last_extracted() {
             assert!(counted(&format!("refused_total{{flaw=\"{flaw}\"}} 1")), "{flaw}: {metrics}");
         }
     }
+}
+
+/// An exchange that is longer than the recent messages is summarised by the beginning and the end of what is said.
+#[tokio::test]
+async fn of_a_message_that_is_longer_than_a_piece_beginning_and_end_are_extracted() {
+    let long = "The bus was late, and nobody at the stop knew when the next one comes. ".repeat(40);
+    let said = format!("My dog is called Bolt. {long}My locker code is 4711.");
+    let (server, memory) = talk(&said, "", "").await;
+    assert_eq!((&memory["summary"]["kind"], memory["summary"].get("failed")), (&json!("extracted"), None));
+    let (_, text) = shown(&server).await;
+    assert!(text.contains("My dog is called Bolt.") && text.contains("My locker code is 4711."), "{text}");
 }

@@ -22,6 +22,7 @@ mod lora;
 mod memory;
 mod memory_bounds;
 mod memory_judged;
+mod memory_room;
 mod memory_worlds;
 mod no_template;
 mod ollama;

@@ -109,24 +109,33 @@ async fn what_is_taken_back_is_remembered_no_more() {
     }
 }
 
+/// Stores responses, each of which continues the one before, until a summary of them is due, and makes it. The first has
+/// this input too. Returns their ids.
+async fn summarised_responses(world: &Held, mut input: Vec<Value>) -> Vec<String> {
+    let (mut ids, mut is_due) = (Vec::<String>::new(), false);
+    while !is_due {
+        let text = format!("The bus number {} was late again. I had noodles for lunch.", ids.len());
+        input.push(json!({"role": "user", "content": text}));
+        let body = json!({"input": input, "previous_response_id": ids.last()});
+        let answer = world.done("POST", RESPONSES, body).await;
+        ids.push(answer["id"].as_str().unwrap().to_owned());
+        is_due = answer["kvik"]["memory"]["rebuilding"] == true;
+        assert!(ids.len() < 200, "no summary is due: {answer}");
+        input.clear();
+    }
+    tokio::spawn(make_summaries(world.server.app.clone()));
+    world.until("the summary", || world.asked() >= 2).await;
+    world.rests().await;
+    ids
+}
+
 /// Deleting a response deletes its summaries, which are found by the messages up to it.
 #[tokio::test]
 async fn a_stored_response_that_is_deleted_is_remembered_no_more() {
     let dir = tempfile::tempdir().unwrap();
     let records = Records::open(dir.path(), Duration::ZERO).unwrap();
     let world = Held::new(usize::MAX, AppConfig { records: Some(records.clone()), ..config() });
-    let (mut ids, mut is_due) = (Vec::<String>::new(), false);
-    while !is_due {
-        let text = format!("The bus number {} was late again. I had noodles for lunch.", ids.len());
-        let body = json!({"input": text, "previous_response_id": ids.last()});
-        let answer = world.done("POST", RESPONSES, body).await;
-        ids.push(answer["id"].as_str().unwrap().to_owned());
-        is_due = answer["kvik"]["memory"]["rebuilding"] == true;
-        assert!(ids.len() < 200, "no summary is due: {answer}");
-    }
-    tokio::spawn(make_summaries(world.server.app.clone()));
-    world.until("the summary", || world.asked() >= 2).await;
-    world.rests().await;
+    let ids = summarised_responses(&world, Vec::new()).await;
     let kept = || records.table::<Value>("summaries").all_from("").unwrap().records.len();
     world.until("its record", || kept() == 1).await;
     let path = |id: &String| format!("{RESPONSES}/{id}");
@@ -136,6 +145,30 @@ async fn a_stored_response_that_is_deleted_is_remembered_no_more() {
         world.done("DELETE", &path(id), Value::Null).await;
     }
     assert_eq!(kept(), 0, "on the disk");
+}
+
+/// The summary covers many responses, and its identity is that of the last of them.
+#[tokio::test]
+async fn a_summary_is_deleted_with_any_response_that_it_covers() {
+    let summary = json!({"text": "The bus was late.", "covers": 4, "updates": 1, "made": 1});
+    let recent = json!([{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi!"}]);
+    let compaction =
+        json!({"systems": [], "opening": [], "summary": summary, "chain": vec![7; 32], "recent": recent});
+    let compaction = serde_json::from_value(compaction).unwrap();
+    for (first, has_item) in [(0, false), (1, false), (0, true), (1, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let world = Held::new(usize::MAX, AppConfig { records: Some(records.clone()), ..config() });
+        let item = has_item.then(|| world.server.app.seal.item(DEFAULT_NAME, &compaction).unwrap());
+        let mut ids = summarised_responses(&world, item.into_iter().collect()).await;
+        let kept = || records.table::<Value>("summaries").all_from("").unwrap().records.len();
+        world.until("its record", || kept() == 1).await;
+        world.done("DELETE", &format!("{RESPONSES}/{}", ids.remove(first)), Value::Null).await;
+        assert_eq!(kept(), 0, "with response {first}, behind an item: {has_item}");
+        for id in ids {
+            world.done("DELETE", &format!("{RESPONSES}/{id}"), Value::Null).await;
+        }
+    }
 }
 
 /// A message of many small values; a million are about as large in memory as one body may be.
@@ -359,6 +392,40 @@ async fn a_summary_does_not_depend_on_the_adapters_of_the_turn_that_it_is_made_b
     assert!(!plain.is_empty());
     assert_eq!(summary_behind("one", "two").await, plain);
     assert_eq!(summary_behind("two", "one").await, plain);
+}
+
+/// The conversation behind a summary is computed as its turns are, so that the next one finds it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_is_computed_behind_its_summary_with_the_adapters_of_its_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = MemoryConfig {
+        on: true,
+        recent_max: Some(200),
+        summary_max: Some(48),
+        trigger_discard: Some(80),
+        quotes_max: Some(0),
+        ..MemoryConfig::default()
+    };
+    let server = lora::configured(dir.path(), "", AppConfig { memory, ..config() });
+    tokio::spawn(make_summaries(server.app.clone()));
+    let mut messages = vec![json!({"role": "system", "content": "You are a helpful assistant."})];
+    for turn in 0..60 {
+        let text = format!("The bus number {turn} was late again.");
+        messages.push(json!({"role": "user", "content": text}));
+        let body = json!({"model": "one", "messages": messages, "max_tokens": 8, "temperature": 0});
+        let answer = server.done("", "POST", CHAT, body).await;
+        messages.push(answer["choices"][0]["message"].clone());
+        server.settles_down().await;
+        let memory = &answer["kvik"]["memory"];
+        if memory["rebuilt"] == true {
+            let usage = &answer["usage"];
+            let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+            let is_found = usage["prompt_tokens"].as_u64().unwrap() - cached < 64;
+            assert!(is_found && memory["computed_ahead"] == true, "{answer}");
+            return;
+        }
+    }
+    panic!("no summary is read in sixty turns");
 }
 
 /// Embeddings are computed with the default adapters, and are cached for those adapters only.

@@ -152,6 +152,7 @@ impl Doubles {
 /// A server of models of 40 bytes, two of which fit in memory.
 pub(super) struct World {
     router: Router,
+    pub(super) server: Arc<Server>,
     pub(super) seen: Arc<Seen>,
     written: Written,
 }
@@ -185,8 +186,9 @@ impl World {
         let ledger = Arc::new(Ledger::new(None, || std::time::SystemTime::UNIX_EPOCH));
         let server = Server::new(keys, ledger, &config());
         let (seen, written) = (Arc::new(Seen::default()), Written::default());
-        let world = |router| World { router, seen: seen.clone(), written: written.clone() };
-        let (server_of, seen_of) = (server.clone(), seen.clone());
+        let (own, server_of, seen_of) = (server.clone(), server.clone(), seen.clone());
+        let world =
+            |router| World { router, server: own.clone(), seen: seen.clone(), written: written.clone() };
         let catalogue = Doubles { written: written.clone(), pulled, server: server_of, seen: seen_of };
         world(Router::new()).write(&names.iter().map(|name| (*name, "")).collect::<Vec<_>>());
         let shelf = Shelf::new(server, catalogue.read().unwrap(), 100, Box::new(catalogue));

@@ -99,7 +99,7 @@ impl Responses {
     }
 
     /// Ids from this response, which is marked as used now, back to the first.
-    fn used(&self, tenant: &str, id: &str) -> Result<Vec<String>> {
+    pub(crate) fn used(&self, tenant: &str, id: &str) -> Result<Vec<String>> {
         let mut heads = self.lock();
         let order = next_order(&heads);
         let mut chain = Vec::new();
@@ -113,6 +113,17 @@ impl Responses {
             chain.push(id);
         }
         Ok(chain)
+    }
+
+    /// Ids of the responses that continue each of a tenant's responses.
+    pub(crate) fn continued(&self, tenant: &str) -> BTreeMap<String, Vec<String>> {
+        let mut continued: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (id, head) in own(&self.lock(), tenant) {
+            if let Some(previous) = &head.previous {
+                continued.entry(previous.clone()).or_default().push(id.to_owned());
+            }
+        }
+        continued
     }
 
     /// Reads the items of a tenant's responses that have these ids, which counts as a use of the responses.
