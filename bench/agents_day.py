@@ -14,8 +14,9 @@ servers have to compute them. A row is a server: its prompt tokens, those it com
 (`compare/llama_server.py`).
 
 `--writes` runs kvik alone, with each policy of `--cache-disk-write`: the first half of each session, a restart, and the second
-half. A row is a policy: bytes written for 1,000 computed tokens, and the prompt tokens that were found again after the restart,
-of those that were computed before it.
+half. A row is a policy: bytes written for 1,000 computed tokens, and of the second half's prompt tokens those that came from
+disk and those that were computed; the others were found in memory, in which the second half itself had put them. The last row
+starts the second half with an empty folder: what it computes more than another is what that one has of the disk.
 """
 import argparse
 import concurrent.futures
@@ -23,6 +24,7 @@ import http.client
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,8 @@ DIRECTORIES, AT_ONCE, ANSWER_TOKENS = ("shop", "bank", "farm", "mill"), 4, 16
 # Of the first piece of an answer, in each dialect: its text, or the arguments of a call.
 SAID = re.compile(rb'"(?:content|text|delta|partial_json|reasoning_content|thinking|arguments)":"[^"]')
 KEPT_HEADERS = {"anthropic-version", "anthropic-beta", "content-type"}
+# What kvik reports of a prompt: its tokens, those that were cached, and those of them that came from disk.
+REPORT = re.compile(coding_agents.REPORT.pattern + rb':\{[^}]*"disk":(\d+)')
 CACHED = re.compile(rb'"(?:cached_tokens|cache_read_input_tokens)":(\d+)')
 PROMPT = re.compile(rb'"(?:prompt_tokens|input_tokens)":(\d+)')
 
@@ -101,7 +105,7 @@ def sessions(day):
 
 
 def ask(base_url, request):
-    """Seconds to the first piece of the answer, the prompt's tokens, and those of them that were cached."""
+    """Seconds to the first piece of the answer, the prompt's tokens, those of them that were cached, and that came from disk."""
     where = urllib.parse.urlsplit(base_url)
     connection, began, first, said = http.client.HTTPConnection(where.hostname, where.port, timeout=3600), time.monotonic(), None, b""
     connection.request("POST", request["path"], json.dumps(request["body"]), request["headers"])
@@ -115,12 +119,13 @@ def ask(base_url, request):
 
 
 def tokens(path, said):
-    """The prompt's tokens and those of them that were cached: of kvik's report, or else of the dialect's usage."""
-    for prompt, cached in coding_agents.REPORT.findall(said)[-1:]:
-        return int(prompt), int(cached)
+    """The prompt's tokens, those of them that were cached, and that came from disk: of kvik's report, or else of the dialect's
+    usage, which names no tier."""
+    for report in REPORT.findall(said)[-1:]:
+        return tuple(map(int, report))
     cached, prompt = (max(map(int, found.findall(said)), default=0) for found in (CACHED, PROMPT))
     # Anthropic's dialect counts cached tokens apart.
-    return (prompt + cached if "/messages" in path else prompt), cached
+    return (prompt + cached if "/messages" in path else prompt), cached, 0
 
 
 def talk(base_url, all_sessions, pause):
@@ -178,31 +183,43 @@ def beside(args):
             with start() as server:
                 answers, seconds = talk(server.base_url, list(sessions(args.day)), args.pause)
                 written = server.metric("kvik_disk_written_bytes_today") / 1e6
-            first, prompt, cached = zip(*answers)
+            first, prompt, cached, _ = zip(*answers)
             cells = (f"{sum(prompt):,}", f"{sum(prompt) - sum(cached):,}", f"{percentile(first, 50):.2f} s", f"{percentile(first, 95):.2f} s")
             print(f"| {name} | {' | '.join(cells)} | {seconds:.0f} s | {written:.1f} MB |", flush=True)
 
 
 def writes(args):
     """The table of policies of writing."""
-    print("| `--cache-disk-write` | written for 1,000 tokens | found after a restart |\n| --- | ---: | ---: |")
+    print("| `--cache-disk-write` | written for 1,000 tokens | from disk after a restart | computed after it |\n| --- | ---: | ---: | ---: |")
     halves = [[], []]
     for session in sessions(args.day):
         middle = (len(session) + 1) // 2
         halves[0].append(session[:middle])
         halves[1].append(session[middle:])
-    for policy in ("all", "reused", "auto"):
-        with tempfile.TemporaryDirectory(prefix="day-disk-") as folder:
-            flags = ("--cache-disk", folder, "--cache-disk-write", policy)
-            found, computed, written = [], 0, 0
-            for half in halves:
-                with kvik(args, *flags) as server:
-                    answers, _ = talk(server.base_url, half, args.pause)
-                    written = max(written, server.metric("kvik_disk_written_bytes_today"))
-                computed += sum(prompt - cached for _, prompt, cached in answers)
-                found.append((sum(cached for _, _, cached in answers), sum(prompt for _, prompt, _ in answers)))
-        again, of = found[1]
-        print(f"| {policy} | {written / computed:.1f} KB | {again:,} of {of:,} |", flush=True)
+    for policy, is_emptied in (("all", False), ("reused", False), ("auto", False), ("all", True)):
+        name = f"{policy}, emptied at the restart" if is_emptied else policy
+        print(f"| {name} | {' | '.join(restarted(args, policy, halves, is_emptied))} |", flush=True)
+
+
+def restarted(args, policy, halves, is_emptied):
+    """The cells of a policy, whose folder is empty again when the server starts again if `is_emptied`."""
+    computed, written = 0, 0
+    with tempfile.TemporaryDirectory(prefix="day-disk-") as folder:
+        for half in halves:
+            with kvik(args, "--cache-disk", folder, "--cache-disk-write", policy) as server:
+                answers, _ = talk(server.base_url, half, args.pause)
+                written = max(written, server.metric("kvik_disk_written_bytes_today"))
+            computed += sum(prompt - cached for _, prompt, cached, _ in answers)
+            if is_emptied:
+                shutil.rmtree(folder)
+                pathlib.Path(folder).mkdir()
+    return f"{written / computed:.1f} KB", *after_restart(answers)
+
+
+def after_restart(answers):
+    """The cells of the second half: tokens from disk, and computed ones, of those of its prompts."""
+    _, prompt, cached, disk = map(sum, zip(*answers))
+    return f"{disk:,} of {prompt:,}", f"{prompt - cached:,}"
 
 
 def main():

@@ -164,16 +164,17 @@ def main():
 
 def compare(servers, kind, args):
     rates, reads = {column: [] for column in servers}, {column: [] for column in servers}
-    said, per_step, dice = {}, {}, random.Random(kind)
+    per_step, said, dice = {column: [] for column in servers}, set(), random.Random(kind)
     for round_ in range(args.rounds + 1):
         for column, server in servers.items():
-            said[column], rate, per_step[column], seconds = run(server, kind, args, dice)
+            answers, rate, tokens_a_step, seconds = run(server, kind, args, dice)
+            said.add(str(answers))
+            assert len(said) == 1, f"{kind}: the answers of {column} differ in round {round_}"
             if round_:  # The first one computes the prompts.
                 rates[column].append(rate)
+                per_step[column].append(tokens_a_step)
                 reads[column] += seconds
-    assert len({str(answers) for answers in said.values()}) == 1, f"{kind}: the answers differ"
-    medians = {column: statistics.median(rates[column]) for column in servers}
-    cells = (f"{medians[column]:15.1f}{per_step[column]:7.2f}" for column in servers)
+    cells = (f"{statistics.median(rates[column]):15.1f}{statistics.median(per_step[column]):7.2f}" for column in servers)
     print(f"{kind:18}" + "".join(cells), flush=True)
     if args.reading:
         # None where answers ended before the first prompt did.

@@ -14,6 +14,7 @@ case "$*" in
     *"--write"*) : >"$(sed 's/.*--write \([^ ]*\).*/\1/' <<<"$*")" ;;
     devices*) echo '{{"device":"gpu:0","name":"a card","kind":"a card","driver":"1","subgroup_min":32,"subgroup_max":32,"timestamps":true}}' ;;
     bench*) {bench} ;;
+    serve*) {serve} ;;
 esac
 """
 CHECKED = ('{"model":"m","prompts":60,"equal":59,"ties":1,"chunks_equal":true,"batched_equal":true,"cached_equal":false,'
@@ -24,10 +25,10 @@ BENCH = json.dumps(dict(n_prompt=0, n_gen=64, n_depth=4096, n_sequences=1, n_ste
                         avg_ns=64e6, avg_ts=1000.0, stddev_ts=1.5)).replace(": ", ":")
 
 
-def card(folder, *words, check=f"echo '{CHECKED}'", bench=f"echo '{BENCH}'", limit=20):
+def card(folder, *words, check=f"echo '{CHECKED}'", bench=f"echo '{BENCH}'", serve=":", limit=20):
     """Runs it, and returns its status, rows by section, and table."""
     kvik = folder / "kvik"
-    kvik.write_text(KVIK.format(check=check, bench=bench))
+    kvik.write_text(KVIK.format(check=check, bench=bench, serve=serve))
     kvik.chmod(0o755)
     env = os.environ | {"CARD_KVIK": str(kvik), "CARD_LIMIT": str(limit)}
     ended = subprocess.run([CARD, "--out", folder / "out", *words], env=env, capture_output=True, text=True, check=False, timeout=60)
@@ -63,3 +64,13 @@ def test_a_table_is_made_again_of_what_was_written(tmp_path):
     _, _, table = card(tmp_path, "--only", "devices,step")
     again = subprocess.run([CARD, "--table", tmp_path / "out" / "results.jsonl"], capture_output=True, text=True, check=True).stdout
     assert again == table and "a card" in table
+
+
+def test_a_disk_cache_is_empty_before_it_is_measured(tmp_path):
+    serve = r"""folder=$(sed 's/.*--cache-disk \([^ ]*\) .*/\1/' <<<"$*"); ls "$folder" >>"$HOME/found"; : >"$folder"/block"""
+    for _ in range(2):
+        status, rows, _ = card(tmp_path, "--only", "first_token", "--small", serve=serve)
+        assert status == 0 and rows["first_token"][-1]["status"] == 0, rows
+    work = tmp_path / "out" / "work"
+    assert (work / "home" / "found").read_text() == ""
+    assert (work / "host" / "block").exists() and (work / "disk" / "block").exists(), "where a server was to write"

@@ -256,6 +256,32 @@ def test_a_shelf_loads_the_model_that_is_asked_for(shelf):
     assert "--kv is for a model that is loaded here" in refused(shelf, "bench", "--server", "--kv", "q8", **env)
 
 
+def test_speeds_are_of_what_a_server_computes(server):
+    bench = lambda *words: printed(server, "bench", "--server", *words, "-r", "1")
+    for run in ("first", "second"):
+        rows = {row["prefix"]: row for row in map(json.loads, bench("--prefix", "64", "--jsonl").splitlines())}
+        found = {prefix: sum(row["by_tier"].values()) for prefix, row in rows.items()}
+        assert found["new"] < 16 and found["again"] >= 48 and found["before"] >= 48, (run, found)
+    rows = json.loads(bench("--prefix", "64", "--json"))
+    assert [row["prefix"] for row in rows] == ["new", "again", "before"], "one array"
+    generated = lambda: server.get("/v1/stats").json["tokens"]["generated"]
+    for tokens in (1, 4):
+        before = generated()
+        row, = json.loads(bench("-p", "0", "-n", tokens, "--json"))
+        assert row["n_gen"] == tokens and row["avg_ts"] > 0
+        # The time of so many steps: the first token comes with the prompt. One repetition is not counted.
+        assert generated() - before == 2 * (tokens + 1)
+
+
+def test_flags_that_a_measurement_would_drop_are_refused(server):
+    for flag, value in (("--device", "cpu"), ("--gpu-layers", "1")):
+        assert f"{flag} is for a model that is loaded here" in refused(server, "bench", "--server", flag, value)
+    assert printed(server, "bench", "--server", "-p", "8", "-n", "0", "-r", "1", KVIK_DEVICE="cpu"), "a setting is no flag"
+    for flag in ("-p", "-n"):
+        done = kvik(server, "bench", "--server", "--prefix", "64", flag, "8")
+        assert done.returncode == 2 and not done.stdout and "cannot be used with" in done.stderr, done
+
+
 def test_a_server_may_end_at_any_time(shelf):
     run = subprocess.Popen(
         [BINARY, "run", "one", *LONG, "Tell me a story."], env=shelf.client_environment() | shelf.models | KEY,

@@ -46,6 +46,15 @@ impl Conversion {
         }
     }
 
+    /// Bytes of the tensors of a file once they are loaded: of matrices in the types that they are converted to.
+    pub fn bytes(self, tensors: &TensorSource) -> u64 {
+        let of_view = |view: TensorView<'_>| {
+            let row = self.of_matrix(&view).row_bytes(view.cols).filter(|_| view.rows > 1);
+            row.map_or(view.data.len() as u64, |row| row as u64 * view.rows as u64)
+        };
+        tensors.names().filter_map(|name| tensors.get(name)).map(of_view).sum()
+    }
+
     /// Its name in a digest.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -122,6 +131,8 @@ fn turned(data: &[u8], rows: usize, cols: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use kvik_text::files::gguf::Gguf;
+
     use super::*;
 
     #[test]
@@ -148,6 +159,22 @@ mod tests {
                 assert!((turned - x).abs() <= x.abs() / 2048.0, "{} {i}: {turned} of {x}", ty.name());
             }
         }
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_types_after_loading() {
+        let file = Gguf::open(&kvik_testing::golden("type-f16.gguf")).unwrap();
+        let tensors = TensorSource::from_gguf(file);
+        let stored = tensors.total_bytes();
+        let views = tensors.names().filter_map(|name| tensors.get(name));
+        let halves: u64 =
+            views.filter(|view| view.ty == WeightType::F16).map(|view| view.data.len() as u64).sum();
+        assert!(halves > 0, "a file of half floats");
+        assert_eq!(Conversion::Stored.bytes(&tensors), stored);
+        assert_eq!(Conversion::To(WeightType::F32).bytes(&tensors), stored + halves);
+        let short = WeightType::Q14_0;
+        let shorts = halves / (2 * short.block_len() as u64) * short.block_bytes() as u64;
+        assert_eq!(Conversion::Halves.bytes(&tensors), stored - halves + shorts);
     }
 
     #[test]

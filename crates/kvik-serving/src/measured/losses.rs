@@ -61,9 +61,11 @@ pub enum LossMeasure {
 /// The total loss of a setting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loss {
-    /// Mean over the tasks that ask questions, or over text if there are none, percent.
+    /// Mean over the tasks that ask questions, or over text if there are none, percent. Of tasks that ask questions those
+    /// with few right answers count only where all are such.
     pub mean: f64,
-    /// Loss of the worst task, by either measure, percent.
+    /// Loss of the worst task, by either measure, percent. A task with few right answers is it only where nothing else was
+    /// measured.
     pub worst: f64,
     /// The worst task.
     pub worst_task: String,
@@ -73,17 +75,19 @@ pub struct Loss {
     pub other: Option<f64>,
     /// Cases of the tasks that the mean is over.
     pub cases: usize,
-    /// Cases answered rightly with everything kept.
+    /// Cases of these tasks that are answered rightly with everything kept.
     pub right: usize,
+    /// Right cases of the task with the most of them.
+    pub right_most: usize,
 }
 
 /// Why nothing follows from a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LossDoubt {
-    /// The model answers too few cases with everything kept.
+    /// The model answers too few cases of every task with everything kept.
     #[error(
-        "{0} of the cases are answered rightly with everything kept, and nothing follows from fewer than {min}; \
-         measure more (--cases)",
+        "at most {0} cases of a task are answered rightly with everything kept, and nothing follows from fewer than \
+         {min}; measure more (--cases)",
         min = RIGHT_CASES_MIN
     )]
     FewRight(usize),
@@ -103,7 +107,7 @@ pub enum LossDoubt {
 
 impl Measurement for MeasuredLosses {
     const KIND: &'static str = "retention";
-    const VERSION: u32 = 2;
+    const VERSION: u32 = 3;
 }
 
 impl MeasuredLosses {
@@ -120,6 +124,14 @@ impl MeasuredLosses {
             });
         }
         self.settings.push(setting);
+    }
+
+    /// Drops the measurements of retentions for which `goes_by` holds, since what they go by was measured anew; returns
+    /// whether there were any.
+    pub fn outdate(&mut self, goes_by: impl Fn(&Retention) -> bool) -> bool {
+        let known = self.settings.len();
+        self.settings.retain(|setting| !setting.retain.parse().is_ok_and(|retention| goes_by(&retention)));
+        self.settings.len() < known
     }
 
     /// The loss of a retention with a KV format; `None` if it was not measured.
@@ -168,20 +180,23 @@ impl MeasuredLosses {
 
 impl Loss {
     fn of(tasks: &BTreeMap<&str, TaskLoss>) -> Option<Loss> {
-        let by = |measure: LossMeasure| {
-            let of_measure = move |(_, loss): &(&&str, &TaskLoss)| loss.measure() == measure;
-            let of_measure = tasks.iter().filter(of_measure);
-            of_measure.max_by(|a, b| a.1.percent.total_cmp(&b.1.percent))
+        let right_most = tasks.values().map(|loss| loss.right).max().unwrap_or(0);
+        // Of a few right answers any share may be lost by chance.
+        let is_few = right_most < RIGHT_CASES_MIN;
+        let of_measure = |measure: LossMeasure| {
+            let counts = move |loss: &TaskLoss| loss.predicts || is_few || loss.right >= RIGHT_CASES_MIN;
+            tasks.iter().filter(move |(_, loss)| loss.measure() == measure && counts(loss))
         };
+        let by = |measure| of_measure(measure).max_by(|a, b| a.1.percent.total_cmp(&b.1.percent));
         let (recall, perplexity) = (by(LossMeasure::Recall), by(LossMeasure::Perplexity));
         let percent = |task: Option<(&&str, &TaskLoss)>| task.map(|(_, loss)| loss.percent);
-        let (worst, other) = match percent(perplexity) > percent(recall) {
-            true => (perplexity, recall),
-            false => (recall, perplexity),
+        let (worst, other) = match perplexity {
+            Some(_) if is_few || percent(perplexity) > percent(recall) => (perplexity, recall),
+            _ => (recall, perplexity),
         };
         let (task, loss) = worst?;
         let meant = if recall.is_some() { LossMeasure::Recall } else { LossMeasure::Perplexity };
-        let counted = || tasks.values().filter(|loss| loss.measure() == meant);
+        let counted = || of_measure(meant).map(|(_, loss)| loss);
         Some(Loss {
             mean: counted().map(|loss| loss.percent).sum::<f64>() / counted().count() as f64,
             worst: loss.percent,
@@ -190,6 +205,7 @@ impl Loss {
             other: percent(other),
             cases: counted().map(|loss| loss.cases).sum(),
             right: counted().map(|loss| loss.right).sum(),
+            right_most,
         })
     }
 
@@ -198,7 +214,7 @@ impl Loss {
         match (self.other, self.measure) {
             (None, LossMeasure::Recall) => Some(LossDoubt::NoPerplexity),
             (None, LossMeasure::Perplexity) => Some(LossDoubt::NoRecall),
-            (Some(_), _) if self.right < RIGHT_CASES_MIN => Some(LossDoubt::FewRight(self.right)),
+            (Some(_), _) if self.right_most < RIGHT_CASES_MIN => Some(LossDoubt::FewRight(self.right_most)),
             (Some(_), _) => None,
         }
     }
@@ -252,6 +268,8 @@ fn canonical(retention: &Retention) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kvik_cache::retain::Budget;
+
     use super::*;
 
     fn setting(retain: &str, kept: f64, tasks: &[(&str, f64, bool)]) -> SettingLosses {
@@ -306,6 +324,21 @@ mod tests {
         assert_eq!(found(&losses, "keydiff:0.5,budget=all", true), None);
     }
 
+    /// Losses once outlived the importance of heads that they were measured with.
+    #[test]
+    fn what_goes_by_another_measurement_is_dropped_with_it() {
+        let mut losses = measured();
+        let tasks = [("recall", 1.0, false), ("text", 1.0, true)];
+        losses.record(setting("keydiff:0.1,budget=calibrated", 0.1, &tasks));
+        losses.record(setting("gated:0.1", 0.1, &tasks));
+        assert!(best(&losses, 2.0).is_some());
+        assert!(losses.outdate(|retention| retention.budget == Budget::Calibrated));
+        assert_eq!(best(&losses, 2.0).as_deref(), Some("gated:0.1"));
+        assert!(losses.outdate(|retention| retention.needs().gated));
+        assert_eq!(losses, measured(), "nothing else");
+        assert!(!losses.outdate(|retention| retention.needs().gated));
+    }
+
     #[test]
     fn the_best_keeps_least_of_those_that_lose_little() {
         let losses = measured();
@@ -358,6 +391,28 @@ mod tests {
         assert_eq!(doubt("h2o:0.5"), Some(LossDoubt::NoRecall));
         assert_eq!(doubt("kvzip:0.5"), Some(LossDoubt::FewRight(19)));
         assert_eq!(best(&losses, 100.0), None);
+    }
+
+    #[test]
+    fn a_task_with_few_right_answers_is_not_the_worst_and_lends_none_to_others() {
+        let mut losses = MeasuredLosses::default();
+        let mut record = |retain: &str, rights: &[(&str, f64, usize)]| {
+            let tasks: Vec<_> = rights.iter().map(|&(task, percent, _)| (task, percent, false)).collect();
+            let mut setting = setting(retain, 0.5, &[&tasks[..], &[("text", 2.0, true)]].concat());
+            for &(task, _, right) in rights {
+                setting.tasks.get_mut(task).unwrap().right = right;
+            }
+            losses.record(setting);
+        };
+        record("keydiff:0.5", &[("recall", 3.0, 30), ("triage", 100.0, 5)]);
+        record("h2o:0.5", &[("recall", 3.0, 19), ("triage", 100.0, 19)]);
+        let keydiff = found(&losses, "keydiff:0.5", true).unwrap();
+        assert_eq!((keydiff.doubt(), keydiff.worst, &keydiff.worst_task[..]), (None, 3.0, "recall"));
+        assert_eq!((keydiff.mean, keydiff.cases, keydiff.right), (3.0, 50, 30), "of recall alone");
+        let h2o = found(&losses, "h2o:0.5", true).unwrap();
+        assert_eq!(h2o.doubt(), Some(LossDoubt::FewRight(19)), "38 of both are of none");
+        assert_eq!((h2o.measure, h2o.worst), (LossMeasure::Perplexity, 2.0));
+        assert_eq!(best(&losses, 5.0).as_deref(), Some("keydiff:0.5"));
     }
 
     #[test]

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Measurement;
 
+/// Fewest positions from which a sensitivity follows: half of a window of the usual size.
+const POSITIONS_MIN: usize = 256;
+
 /// [`Sensitivity`] in a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredSensitivity {
@@ -22,9 +25,31 @@ pub struct MeasuredSensitivity {
 impl Measurement for MeasuredSensitivity {
     const KIND: &'static str = "sensitivity";
     const VERSION: u32 = 1;
+
+    fn check(&self) -> anyhow::Result<()> {
+        MeasuredSensitivity::check_positions(self.positions)
+    }
 }
 
 impl MeasuredSensitivity {
+    /// Checks that something follows from a measurement at so many positions.
+    ///
+    /// # Errors
+    /// If they are too few: how to measure more.
+    pub fn check_positions(positions: usize) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            positions >= POSITIONS_MIN,
+            "nothing follows from what formats cost at {positions} positions, fewer than {POSITIONS_MIN}; run \
+             `kvik eval --sensitivity` with more --windows or a longer --text"
+        );
+        Ok(())
+    }
+
+    /// The positions that it was measured at.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
     /// The sensitivity as measured on windows of `window_tokens` tokens.
     pub fn new(sensitivity: &Sensitivity, window_tokens: usize) -> MeasuredSensitivity {
         let rows = |layers: &[[f64; FORMATS.len()]]| layers.iter().map(|losses| losses.to_vec()).collect();
@@ -82,5 +107,16 @@ mod tests {
         check(&|kept| kept.values[2].push(0.0));
         check(&|kept| drop(kept.keys.pop()));
         check(&|kept| (kept.keys, kept.values) = (vec![vec![0.0; 6]; 5000], vec![vec![0.0; 6]; 5000]));
+    }
+
+    #[test]
+    fn a_sensitivity_at_few_positions_is_not_used_and_says_so() {
+        let check = |positions| {
+            let sensitivity = Sensitivity { positions, keys: Vec::new(), values: Vec::new() };
+            MeasuredSensitivity::new(&sensitivity, 64).check()
+        };
+        assert!(check(POSITIONS_MIN).is_ok());
+        let error = check(POSITIONS_MIN - 1).unwrap_err().to_string();
+        assert!(error.contains("255 positions") && error.contains("--windows"), "{error}");
     }
 }

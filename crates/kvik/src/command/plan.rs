@@ -1,10 +1,11 @@
 //! `kvik plan`: computes how much memory a model needs, and how many users fit.
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
-use kvik_cache::retain::{Retention, RetentionError};
+use kvik_cache::retain::Retention;
 use kvik_cache::{AuxiliaryState, blocks_for};
 use kvik_engine::config::usual::STEP_ROWS;
+use kvik_engine::retain::tile_heads;
 use kvik_kernels::{KvFormat, KvLayout};
 use kvik_model::load::LoadedModel;
 use kvik_model::{LatentConfig, ModelRunner, digest};
@@ -13,6 +14,7 @@ use serde::Serialize;
 use kvik_serving::{
     budget::machine_bytes,
     kv,
+    retaining::check_model,
     settings::{model::ModelArgs, retain::RetainChoice, size::ByteSize},
 };
 
@@ -119,13 +121,15 @@ impl Plan {
     fn new(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Plan> {
         let config = &loaded.config;
         let context_tokens = args.context.unwrap_or(config.context);
-        let weight_bytes = loaded.tensors.total_bytes();
+        let weight_bytes = args.model.conversion().bytes(&loaded.tensors);
         let ram_bytes = args.ram.map(|size| size.0).or_else(machine_bytes);
         let retention = args.retention()?;
-        if config.extras.latent.is_some() && retention.is_some() {
-            return Err(RetentionError::Latent.into());
+        let layout = ModelRunner::uniform_layout(config, KvFormat::F16);
+        if let Some(retention) = &retention {
+            check_model(retention, (config, &layout), || args.digest(loaded))
+                .with_context(|| format!("--retain {retention}"))?;
         }
-        let stored = ModelRunner::uniform_layout(config, KvFormat::F16).layers()[0];
+        let stored = layout.layers()[0];
         let cost = |layout: &KvLayout| {
             let auxiliary = ModelRunner::auxiliary(config, layout, STEP_ROWS);
             let cost =
@@ -219,6 +223,12 @@ impl Plan {
 }
 
 impl PlanArgs {
+    /// The digest of the model.
+    fn digest(&self, loaded: &LoadedModel) -> [u8; 32] {
+        let PlanArgs { model, .. } = self;
+        digest(&loaded.config, &loaded.tensors, model.conversion(), &model.pool())
+    }
+
     /// The retention policy of conversations, if any.
     fn retention(&self) -> anyhow::Result<Option<Retention>> {
         match self.retain {
@@ -237,7 +247,7 @@ impl RetainedCost {
     /// The cost of a context of `context` tokens; `blocks` fit in addition to the weights.
     fn new(retention: Retention, layout: &KvLayout, context: usize, blocks: Option<u64>) -> RetainedCost {
         let retention = retention.resolve(layout.token_bytes());
-        let points = retention.points(context, context);
+        let points = retention.points(context, context).in_groups(&tile_heads(layout));
         let kept = points.kept_max(context);
         let between = blocks_for(kept.saturating_add(retention.every).min(context)) as u64;
         // Retained positions are copied to new blocks while the original ones are still allocated.
@@ -254,12 +264,10 @@ impl RetainedCost {
 
 /// The KV layouts: each uniform format, and the one of the flags.
 fn layouts(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Vec<KvLayout>> {
-    let PlanArgs { model, .. } = args;
     let config = &loaded.config;
-    let model_digest = || digest(config, &loaded.tensors, model.conversion(), &model.pool());
     let mut layouts: Vec<_> =
         KvFormat::ALL.iter().map(|&format| ModelRunner::uniform_layout(config, format)).collect();
-    let chosen = kv::layout_of(&model.kv, config, model_digest)?;
+    let chosen = kv::layout_of(&args.model.kv, config, || args.digest(loaded))?;
     if !layouts.contains(&chosen) {
         layouts.push(chosen);
     }
@@ -320,6 +328,7 @@ fn row(cells: [&str; 6]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
     use kvik_kernels::KvFormats;
     use kvik_model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 
@@ -345,6 +354,22 @@ mod tests {
             },
             extras: Extras::default(),
         }
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        plan: PlanArgs,
+    }
+
+    #[test]
+    fn weights_take_what_they_are_converted_to() {
+        let bytes = |words: &[&str]| {
+            let args = Line::try_parse_from([&["plan"], words].concat()).unwrap().plan;
+            Plan::new(&args, &args.model.load().unwrap()).unwrap().weight_bytes
+        };
+        let (stored, converted) = (bytes(&[]), bytes(&["--weights", "f32"]));
+        assert!((3 * stored..4 * stored).contains(&converted), "{stored} in q8_0, {converted} in f32");
     }
 
     /// The figures of published models: 2 x layers x kv_heads x tokens x head_dim x bytes.

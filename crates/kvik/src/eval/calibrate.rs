@@ -7,6 +7,7 @@
 
 use kvik_cache::Token;
 use kvik_cache::retain::{Decision, HeadImportance};
+use kvik_serving::measured::RIGHT_CASES_MIN;
 
 use super::exam::{Exam, Grader};
 use super::predict::{log_softmax, piece_tokens};
@@ -27,7 +28,8 @@ pub(crate) struct HeadLosses {
 }
 
 /// The importance of each head: the maximum over tasks of its loss relative to the most important head of that task. A
-/// head that only one task needs must not be averaged away by the number of other tasks or the length of their answers.
+/// head that only one task needs must not be averaged away by the number of other tasks or the length of their answers. So
+/// a task counts whole however few its answers are: [`HeadLosses::suffices`] says whether anything follows from it.
 pub(crate) fn importance(tasks: &[HeadLosses]) -> HeadImportance {
     let mut layers = tasks.first().map(|task| task.shares()).unwrap_or_default();
     for task in tasks {
@@ -42,6 +44,11 @@ impl HeadLosses {
     /// No losses yet, for a model with these numbers of KV heads by layer.
     pub(crate) fn new(shape: &[usize]) -> HeadLosses {
         HeadLosses { sums: shape.iter().map(|&heads| vec![0.0; heads]).collect(), cases: 0 }
+    }
+
+    /// Whether the model answered enough cases rightly: of a few, any head may seem to matter.
+    pub(crate) fn suffices(&self) -> bool {
+        self.cases >= RIGHT_CASES_MIN
     }
 
     /// The loss without each head as a share of the largest, at least 0.
@@ -140,5 +147,11 @@ mod tests {
         let tasks = [task(&[&[8.0, -1.0], &[2.0]]), task(&[&[0.5, 0.25], &[0.0]]), HeadLosses::new(&[2, 1])];
         assert_eq!(importance(&tasks).layers, [vec![1.0, 0.5], vec![0.25]]);
         assert_eq!(importance(&tasks[2..]).layers, [vec![0.0, 0.0], vec![0.0]], "nothing was answered");
+    }
+
+    #[test]
+    fn twenty_right_answers_of_a_task_suffice() {
+        let suffices = |cases| HeadLosses { sums: vec![vec![1.0]], cases }.suffices();
+        assert_eq!([0, 1, RIGHT_CASES_MIN - 1, RIGHT_CASES_MIN].map(suffices), [false, false, false, true]);
     }
 }

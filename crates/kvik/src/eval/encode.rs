@@ -108,12 +108,16 @@ impl Encoder<'_> {
     }
 
     fn with_bos(&self, mut tokens: Vec<Token>) -> Vec<Token> {
-        let bos = self.tokenizer.bos().filter(|_| self.tokenizer.add_bos());
-        if let Some(bos) = bos.filter(|bos| tokens.first() != Some(bos)) {
+        if let Some(bos) = required_bos(self.tokenizer).filter(|bos| tokens.first() != Some(bos)) {
             tokens.insert(0, bos);
         }
         tokens
     }
+}
+
+/// The begin-of-text token, if the model requires it.
+pub(super) fn required_bos(tokenizer: &Tokenizer) -> Option<Token> {
+    tokenizer.bos().filter(|_| tokenizer.add_bos())
 }
 
 fn input(messages: &[Value], thinking: Option<bool>, ask: bool) -> RenderInput {

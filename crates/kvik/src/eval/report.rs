@@ -29,7 +29,8 @@ pub(crate) struct EvalReport {
     pub(crate) tasks: Vec<TaskReport>,
     /// Results; the first row is the exact one, with everything kept in 32-bit floats.
     pub(crate) rows: Vec<RowReport>,
-    /// The importance of each KV head, nats of a right answer, `[layers][kv_heads]`, if it was measured.
+    /// The importance of each KV head, `[layers][kv_heads]`, if it was measured: what right answers lose without it, as a
+    /// share of what they lose without the worst one of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) heads: Option<Vec<Vec<f32>>>,
 }

@@ -13,6 +13,9 @@ use super::{data, generate, held_out};
 /// Prefix of the tasks of the embedded model's own files.
 const OWN: &str = "tiny.";
 
+/// Cases of a task where nothing is said.
+pub(crate) const CASES: usize = 40;
+
 /// The task that predicts the stories in this program.
 pub(crate) const STORIES_TASK: &str = "stories";
 
@@ -55,8 +58,8 @@ pub(crate) struct Sources {
     pub(crate) seed: u64,
     /// Tokens of generated cases, and of windows of a user's text; the cases of a task cycle through them.
     pub(crate) lengths: Vec<usize>,
-    /// Default number of cases of a task.
-    pub(crate) cases: usize,
+    /// Number of cases of a task that says none; without it [`CASES`], and all of a user's.
+    pub(crate) cases: Option<usize>,
 }
 
 /// Every task, and its subject.
@@ -94,11 +97,11 @@ pub(crate) fn named(
     Ok(tasks)
 }
 
-/// A task's name, and its number of cases.
-fn counted(text: &str, default: usize) -> anyhow::Result<(&str, usize)> {
+/// A task's name, and its number of cases, if one is said.
+fn counted(text: &str, default: Option<usize>) -> anyhow::Result<(&str, Option<usize>)> {
     let Some((name, cases)) = text.split_once(':') else { return Ok((text, default)) };
     match cases.parse() {
-        Ok(cases) if cases > 0 => Ok((name, cases)),
+        Ok(cases) if cases > 0 => Ok((name, Some(cases))),
         _ => bail!("--task {text}: `{cases}` is no number of cases; write NAME or NAME:CASES"),
     }
 }
@@ -115,14 +118,15 @@ fn members(name: &str) -> anyhow::Result<Vec<String>> {
 }
 
 impl Sources {
-    fn task(&self, name: &str, cases: usize, encoder: &Encoder<'_>) -> anyhow::Result<EvalTask> {
+    fn task(&self, name: &str, said: Option<usize>, encoder: &Encoder<'_>) -> anyhow::Result<EvalTask> {
+        let cases = said.unwrap_or(CASES);
         let work = match name.strip_prefix(OWN) {
             Some(own) => self.own(own, cases, encoder)?,
             None if name == "data" => {
                 let path =
                     self.data.as_deref().context("its cases come from --data FILE, which is missing")?;
                 let mut given = data::cases(path)?;
-                given.truncate(cases);
+                given.truncate(said.unwrap_or(usize::MAX));
                 Work::Answer(encoded(&given, encoder)?)
             }
             None if name == "text" => {

@@ -1,10 +1,16 @@
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvik_cache::Token;
+use kvik_cache::{CacheConfig, Policy, Token};
+use kvik_engine::api::Request;
+use kvik_engine::config::EngineConfig;
+use kvik_engine::engine::Engine;
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::KvFormat;
 use kvik_model::{Model, ModelRunner};
 use kvik_session::OpenedModel;
+use kvik_text::stream::Vocabulary;
 
 use super::encode::Encoder;
 use super::exam::{Exam, ExamSetup, Grader};
@@ -12,7 +18,7 @@ use super::generate::TASKS;
 use super::results::ResultRow;
 use super::run::EvalRun;
 use super::setting::{Setting, Sight, retentions, settings};
-use super::tasks::{EvalCase, EvalTask, Work};
+use super::tasks::{self, EvalCase, EvalTask, Sources, Work};
 use kvik_serving::open;
 use kvik_serving::settings::model::ModelArgs;
 
@@ -58,6 +64,25 @@ fn kept(texts: &[&str], sights: &[Sight]) -> Vec<Setting> {
 }
 
 #[test]
+fn all_cases_of_a_file_are_asked_where_no_number_is_said() {
+    let loaded = ModelArgs::embedded().load().unwrap();
+    let template = loaded.template(None).unwrap();
+    let encoder = Encoder { tokenizer: &loaded.tokenizer, template: Some(&template) };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cases.jsonl");
+    let line = r#"{"messages": [{"role": "user", "content": "The key is 5. What is it?"}], "contains": "5", "question": "What"}"#;
+    fs::write(&file, format!("{line}\n").repeat(tasks::CASES + 10)).unwrap();
+    let cases = |task: &str, cases| {
+        let (held_out, data, text) = (PathBuf::new(), Some(file.clone()), None);
+        let sources = Sources { held_out, data, text, seed: 1, lengths: vec![300], cases };
+        tasks::named(&[task.to_owned()], &sources, &encoder).unwrap()[0].len()
+    };
+    assert_eq!(cases("data", None), tasks::CASES + 10);
+    assert_eq!((cases("data", Some(45)), cases("data:7", Some(45))), (45, 7));
+    assert_eq!((cases("recall", None), cases("recall", Some(3))), (tasks::CASES, 3));
+}
+
+#[test]
 fn gates_are_trained_from_enough_positions() {
     with_run(&[("recall", 3), ("passkey", 3)], vec![Setting::EVERYTHING], |run| {
         let (gates, positions) = run.train_gates().unwrap();
@@ -95,20 +120,8 @@ fn keys_unlike_the_others_answer_what_keys_at_random_do_not() {
 #[test]
 fn everything_kept_answers_as_plain_decoding_does() {
     with_run(&[("recall", 2)], kept(&["sinks:1", "keydiff:1"], &[Sight::Unseen, Sight::Seen]), |run| {
-        let Work::Answer(cases) = &run.tasks[0].work else { panic!("recall has cases") };
-        let setup = ExamSetup {
-            model: run.model.clone(),
-            layout: run.exact.clone(),
-            repeat: run.repeat.clone(),
-            prompt_max: 500,
-            answer_max: 100,
-            bytes: 16 << 20,
-            importance: None,
-            gates: None,
-        };
-        let mut exam = Exam::new(&setup, (run.pool)()).unwrap();
-        let stop = run.tokenizer.eog();
-        for case in cases {
+        let (mut exam, stop) = (exam(run), run.tokenizer.eog());
+        for case in run.tasks[0].cases() {
             let plain = plain(&mut exam, case, stop);
             let mut rows: Vec<ResultRow> = run
                 .settings
@@ -120,6 +133,47 @@ fn everything_kept_answers_as_plain_decoding_does() {
             let case = EvalCase { expected, ..case.clone() };
             exam.ask(&case, "plain", &mut rows, &Grader { tokenizer: run.tokenizer, stop });
             assert!(rows.iter().all(|row| row.answers["plain"].right == 1.0), "{rows:?}");
+        }
+    });
+}
+
+/// An exam of a run's model, with 32-bit keys and values.
+fn exam(run: &EvalRun<'_>) -> Exam {
+    let setup = ExamSetup {
+        model: run.model.clone(),
+        layout: run.exact.clone(),
+        repeat: run.repeat.clone(),
+        prompt_max: 500,
+        answer_max: 100,
+        bytes: 16 << 20,
+        importance: None,
+        gates: None,
+    };
+    Exam::new(&setup, (run.pool)()).unwrap()
+}
+
+/// Exams once kept the first keys of `sinks` as they were, while serving renews their RoPE rotation.
+#[test]
+fn an_exam_answers_what_is_served() {
+    let retention = "sinks:0.25,every=512";
+    with_run(&[("recall", 3)], kept(&[retention], &[Sight::Seen]), |run| {
+        let (blocks, context) = (100, 1024);
+        let runner =
+            ModelRunner::new(run.model.clone(), (run.pool)(), run.exact.clone(), blocks, context).unwrap();
+        let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
+        let config = EngineConfig::new(&run.exact, run.model.digest(), context);
+        let engine = Engine::start(runner, Vocabulary::from(run.tokenizer), cache, config).unwrap();
+        let (mut exam, stop) = (exam(run), run.tokenizer.eog());
+        for case in run.tasks[0].cases() {
+            let retention = Some(retention.parse().unwrap());
+            let request = Request { retention, ..Request::new(case.prompt.whole(), case.limit) };
+            let served = engine.generate(request).unwrap().choices[0].text.clone();
+            let expected = super::score::Expected::Contains(vec![served]);
+            let case = EvalCase { expected, ..case.clone() };
+            let setting = run.settings[1].clone();
+            let mut rows = [ResultRow::new(setting, "f32".to_owned())];
+            exam.ask(&case, "served", &mut rows, &Grader { tokenizer: run.tokenizer, stop });
+            assert_eq!(rows[0].answers["served"].right, 1.0, "{rows:?}");
         }
     });
 }

@@ -9,6 +9,7 @@ use kvik_text::tokenizer::Tokenizer;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::encode::required_bos;
 use super::held_out;
 use super::written::content;
 
@@ -28,7 +29,7 @@ const WINDOW_TOKENS: usize = 1024;
 /// A piece of text whose second half is predicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// The tokens, at least 4.
+    /// The tokens, at least 4; the first is the begin-of-text token if the model requires it.
     pub(crate) tokens: Vec<Token>,
     /// Whether each token is part of an answer about earlier text, `[tokens]`.
     pub(crate) answers: Vec<bool>,
@@ -97,13 +98,16 @@ pub(crate) fn of_stories(length: usize, count: usize, tokenizer: &Tokenizer) -> 
     of_text(text, length, count, tokenizer)
 }
 
+/// The windows of a text. The begin-of-text token replaces the first token of each if the model requires it, as in the
+/// windows of `kvik perplexity`.
 fn of_text(text: &str, length: usize, count: usize, tokenizer: &Tokenizer) -> anyhow::Result<Vec<Window>> {
-    let tokens = tokenizer.encode(text, false, false);
-    let windows: Vec<Window> = tokens
-        .chunks_exact(length)
-        .take(count)
-        .map(|tokens| Window { tokens: tokens.to_vec(), answers: vec![false; length], middle: length / 2 })
-        .collect();
+    let (tokens, bos) = (tokenizer.encode(text, true, false), required_bos(tokenizer));
+    let window = |tokens: &[Token]| {
+        let mut tokens = tokens.to_vec();
+        tokens[0] = bos.unwrap_or(tokens[0]);
+        Window { tokens, answers: vec![false; length], middle: length / 2 }
+    };
+    let windows: Vec<Window> = tokens.chunks_exact(length).take(count).map(window).collect();
     anyhow::ensure!(
         !windows.is_empty(),
         "the text has {} tokens, and a window has {length}; take a longer text or a shorter --length",
@@ -114,7 +118,8 @@ fn of_text(text: &str, length: usize, count: usize, tokenizer: &Tokenizer) -> an
 
 impl WindowLine {
     fn window(&self, tokenizer: &Tokenizer) -> Window {
-        let (mut tokens, mut answers) = (Vec::new(), Vec::new());
+        let mut tokens: Vec<Token> = required_bos(tokenizer).into_iter().collect();
+        let mut answers = vec![false; tokens.len()];
         let mut add = |text: &str, is_answer: bool| {
             tokens.extend(tokenizer.encode(text, false, true));
             answers.resize(tokens.len(), is_answer);
@@ -133,5 +138,44 @@ impl WindowLine {
         tokens.truncate(WINDOW_TOKENS);
         answers.truncate(WINDOW_TOKENS);
         Window { tokens, answers, middle: WINDOW_TOKENS / 2 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_text::files::bytes::FileBytes;
+    use kvik_text::files::gguf::Gguf;
+
+    use super::*;
+
+    /// The tokenizer of a small model, of which texts begin with the begin-of-text token if `requires_bos`.
+    fn tokenizer(requires_bos: bool) -> Tokenizer {
+        let mut bytes = fs::read(kvik_testing::golden("arch-qwen3.gguf")).unwrap();
+        let key = b"tokenizer.ggml.add_bos_token";
+        let at = bytes.windows(key.len()).position(|part| part == key).unwrap();
+        // Between a key and its value are the four bytes of its type.
+        bytes[at + key.len() + 4] = u8::from(requires_bos);
+        Tokenizer::from_gguf(&Gguf::from_bytes(FileBytes::Owned(bytes)).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_window_begins_as_texts_of_the_model_do() {
+        let text = "a letter and a story. ".repeat(10);
+        let plain = of_text(&text, 32, 9, &tokenizer(false)).unwrap();
+        assert!(plain.len() > 2, "{} windows", plain.len());
+        let written = tokenizer(false).encode(&text, false, false);
+        let plain: Vec<Token> = plain.into_iter().flat_map(|window| window.tokens).collect();
+        assert_eq!(plain, written[..plain.len()]);
+
+        let tokenizer = tokenizer(true);
+        let bos = tokenizer.bos().unwrap();
+        let windows = of_text(&text, 32, 9, &tokenizer).unwrap();
+        assert!(windows.iter().all(|window| window.tokens[0] == bos && window.tokens.len() == 32));
+        assert_eq!(windows[0].tokens[1..], written[..31], "the first window has the text from its beginning");
+        assert_eq!(windows[1].tokens[1..], written[32..63], "later windows lose a token of the text to it");
+
+        let story = WindowLine::Story { text }.window(&tokenizer);
+        assert_eq!((story.tokens[0], story.tokens.len()), (bos, story.answers.len()));
+        assert_eq!(story.tokens[1..], written);
     }
 }

@@ -39,9 +39,12 @@ fn auto_needs_a_measurement_and_fits_the_bits_asked_for() {
     let state = state.path();
     says(formats(state, "auto:5.0"), &["--kv auto:5", "kvik eval --sensitivity"]);
 
-    let json = kvik(state, &["eval", "--sensitivity", "--windows", "1", "--window", "64", "--json"]).unwrap();
-    let measured: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(measured["positions"], 64);
+    let measure =
+        |windows| kvik(state, &["eval", "--sensitivity", "--windows", windows, "--window", "64", "--json"]);
+    says(measure("3"), &["192 positions, fewer than 256", "--windows"]);
+    says(formats(state, "auto:5.0"), &["kvik eval --sensitivity"]);
+    let measured: Value = serde_json::from_str(&measure("4").unwrap()).unwrap();
+    assert_eq!(measured["positions"], 256);
     assert_eq!(measured["sensitivity"]["keys"].as_array().unwrap().len(), 6);
 
     let all = formats(state, "auto:5.0").unwrap();
@@ -58,14 +61,20 @@ fn auto_needs_a_measurement_and_fits_the_bits_asked_for() {
     says(formats(state, "auto:5.0"), &["kvik eval --sensitivity"]);
 }
 
+/// Of a file, like any model: without `--text` only the embedded one was measured, though the error of `--kv auto:5.0`
+/// names no text.
 #[test]
 fn the_curve_is_measured_on_other_windows() {
     let state = tempfile::tempdir().unwrap();
-    let flags = ["eval", "--sensitivity", "--curve", "--windows", "2", "--window", "32"];
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf");
+    let flags = ["eval", "-m", file, "--sensitivity", "--curve", "--windows", "2", "--window", "32"];
     let text = kvik(state.path(), &flags).unwrap();
-    for word in ["32 positions in 1 windows of 32 tokens", "layers at random", "auto:5.00", "bits) "] {
+    for word in
+        ["32 positions in 1 windows of 32 tokens", "layers at random", "auto:5.00", "bits) ", "not kept"]
+    {
         assert!(text.contains(word), "{text} says {word}");
     }
+    assert!(!state.path().join("measured").exists(), "half of the windows replace no measurement of all");
     says(
         kvik(state.path(), &["eval", "--sensitivity", "--curve", "--windows", "1"]),
         &["--curve", "two windows"],

@@ -1,14 +1,15 @@
 //! `kvik bench --server --prefix N`: the time to the first token of a long prefix, computed and found by the server.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use kvik_cache::Token;
+use kvik_cache::{BLOCK_POSITIONS, Token};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{BenchArgs, Form, TokenStream};
+use super::local::TokenStream;
+use super::{BenchArgs, Form};
 use crate::command::{
     backend::Backend,
     client::{Answered, INTERRUPTED},
@@ -52,7 +53,7 @@ struct Samples {
 
 /// Asks new prefixes, each again, and each once another one was asked.
 pub(super) fn run(args: &BenchArgs, tokens: usize, backend: &Backend, vocab: u64) -> anyhow::Result<()> {
-    let mut stream = TokenStream { state: 2, vocab };
+    let mut stream = TokenStream { state: now_ns(), vocab };
     let mut samples: BTreeMap<Asked, Samples> = BTreeMap::new();
     let mut before: Option<Vec<Token>> = None;
     for _ in 0..=args.repetitions {
@@ -60,6 +61,12 @@ pub(super) fn run(args: &BenchArgs, tokens: usize, backend: &Backend, vocab: u64
         let mut ask = |asked: Asked, prefix: &[Token]| -> anyhow::Result<()> {
             let question: Vec<Token> = (0..QUESTION).map(|_| stream.token()).collect();
             let (ms, by_tier) = once(backend, &[prefix, &question].concat())?;
+            let found: u64 = by_tier.values().sum();
+            anyhow::ensure!(
+                asked != Asked::New || found < BLOCK_POSITIONS as u64,
+                "the server found {found} of {tokens} tokens of a prefix that was made just now, so the time of a new \
+                 one is not measured; run it again after `kvik cache clear`"
+            );
             let samples = samples.entry(asked).or_default();
             samples.ms.push(ms);
             samples.by_tier = by_tier;
@@ -72,15 +79,33 @@ pub(super) fn run(args: &BenchArgs, tokens: usize, backend: &Backend, vocab: u64
             ask(Asked::Before, &before)?;
         }
     }
-    for (prefix, Samples { ms, by_tier }) in samples {
-        let row =
-            PrefixRow { prefix, prefix_tokens: tokens, first_token_ms: median(&ms), samples_ms: ms, by_tier };
-        match args.form() {
-            Form::Table => println!("{}", row.line()),
-            Form::Json | Form::JsonLines => println!("{}", serde_json::to_string(&row)?),
+    let row = |(prefix, Samples { ms, by_tier })| PrefixRow {
+        prefix,
+        prefix_tokens: tokens,
+        first_token_ms: median(&ms),
+        samples_ms: ms,
+        by_tier,
+    };
+    print(args.form(), &samples.into_iter().map(row).collect::<Vec<PrefixRow>>())
+}
+
+fn print(form: Form, rows: &[PrefixRow]) -> anyhow::Result<()> {
+    match form {
+        Form::Table => rows.iter().for_each(|row| println!("{}", row.line())),
+        Form::Json => println!("{}", serde_json::to_string_pretty(rows)?),
+        Form::JsonLines => {
+            for row in rows {
+                println!("{}", serde_json::to_string(row)?);
+            }
         }
     }
     Ok(())
+}
+
+/// A seed that no earlier run had: its prefixes may be in the server's cache.
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_nanos() as u64
 }
 
 /// Milliseconds to the first token behind a prompt, and the tokens found by tier.

@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::{BenchArgs, Samples, Test, TokenStream, line, prefix, report};
+use super::local::TokenStream;
+use super::{BenchArgs, Samples, Test, line, prefix, report};
 use crate::command::{
     backend::Backend,
     client::{Answered, INTERRUPTED},
@@ -73,7 +74,8 @@ fn once(backend: &Backend, test: Test, tokens: &mut TokenStream) -> anyhow::Resu
     let mut body = backend.fields();
     let prompt: Vec<Token> = (0..test.prompt.max(1)).map(|_| tokens.token()).collect();
     body["prompt"] = json!(prompt);
-    body["max_tokens"] = json!(test.generate);
+    // The first token is sampled from the prompt: the time of decode begins with it, and has a step for each other one.
+    body["max_tokens"] = json!(test.generate + usize::from(test.generate > 0));
     body["ignore_eos"] = json!(true);
     body["cache_prompt"] = json!(false);
     let answer = match backend.client.answer("/v1/completions", body, &mut |_| {})? {

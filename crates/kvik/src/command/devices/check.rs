@@ -150,6 +150,9 @@ fn answers(
     tokens: usize,
 ) -> anyhow::Result<Vec<Vec<Token>>> {
     let mut answers: Vec<Vec<Token>> = vec![Vec::new(); prompts.len()];
+    let vocab = runner.vocab_len();
+    // Of logits that are no numbers no token is chosen: the answer is wrong from there on, and need only end.
+    let known = move |token: Token| if (token as usize) < vocab { token } else { 0 };
     let output = if runner.chooses() { Output::Likeliest } else { Output::Logits };
     for step in 0..tokens {
         let sequences: Vec<usize> = (0..prompts.len()).collect();
@@ -164,7 +167,7 @@ fn answers(
                     let output = move |at: usize| if at + 1 == end { output } else { Output::None };
                     new.iter()
                         .enumerate()
-                        .map(move |(i, &token)| row(sequence, token, first + i, output(first + i)))
+                        .map(move |(i, &token)| row(sequence, known(token), first + i, output(first + i)))
                 })
                 .collect();
             let chosen = chosen(runner, &rows, prompts.len())?;
@@ -207,13 +210,13 @@ fn logits(
     Ok(computed.outputs.to_vec())
 }
 
-/// Whether two tokens are about as likely after others.
+/// Whether two tokens are about as likely after others; a token that is none of the vocabulary is not.
 fn is_tie(runner: &mut dyn Runner, before: &[Token], tokens: [Token; 2]) -> anyhow::Result<bool> {
     let vocab = runner.vocab_len();
     let all = logits(runner, [&table(0), &table(1)], (before, 0), &[])?;
     let last = &all[all.len() - vocab..];
     let largest = last.iter().fold(1f32, |largest, logit| largest.max(logit.abs()));
-    let [one, other] = tokens.map(|token| last[token as usize]);
+    let [Some(one), Some(other)] = tokens.map(|token| last.get(token as usize)) else { return Ok(false) };
     Ok((one - other).abs() <= 2.0 * TIE * largest)
 }
 
@@ -293,9 +296,61 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
+    use kvik_model::batch::{Computed, NO_TOKEN};
     use kvik_model::device::devices;
+    use kvik_model::observation::Watched;
 
     use super::*;
+
+    /// Computes logits that are no numbers.
+    #[derive(Default)]
+    struct Broken {
+        logits: Vec<f32>,
+        likeliest: Vec<Token>,
+    }
+
+    impl Runner for Broken {
+        fn vocab_len(&self) -> usize {
+            4
+        }
+
+        fn copy_partial(&mut self, _: BlockId, _: BlockId, _: usize) {}
+
+        fn read_block(&self, _: BlockId, _: &mut [u8]) {}
+
+        fn write_block(&mut self, _: BlockId, _: &[u8]) {}
+
+        fn forward(&mut self, batch: &Batch<'_>, _: &mut [Watched<'_>]) -> &[f32] {
+            assert!(batch.rows.iter().all(|row| row.token < 4), "{:?}", batch.rows);
+            let rows = batch.rows.iter().filter(|row| row.output == Output::Logits).count();
+            self.logits = vec![f32::NAN; 4 * rows];
+            &self.logits
+        }
+
+        fn chooses(&self) -> bool {
+            true
+        }
+
+        fn compute(
+            &mut self,
+            batch: &Batch<'_>,
+            watched: &mut [Watched<'_>],
+        ) -> Result<Computed<'_>, RunnerFault> {
+            let rows = batch.rows.iter().filter(|row| row.output == Output::Likeliest).count();
+            self.likeliest = vec![NO_TOKEN; rows];
+            self.forward(batch, watched);
+            Ok(Computed { outputs: &self.logits, likeliest: &self.likeliest })
+        }
+    }
+
+    #[test]
+    fn what_is_computed_without_numbers_differs_and_is_no_tie() {
+        let found = answers(&mut Broken::default(), &[vec![1, 2], vec![3]], 3).unwrap();
+        assert_eq!(found, [[NO_TOKEN; 3]; 2]);
+        for tokens in [[0, NO_TOKEN], [NO_TOKEN, 1], [0, 1]] {
+            assert!(!is_tie(&mut Broken::default(), &[1, 2], tokens).unwrap(), "{tokens:?}");
+        }
+    }
 
     #[test]
     fn a_device_passes_and_what_differs_is_named() {

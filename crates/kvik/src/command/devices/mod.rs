@@ -3,7 +3,8 @@
 #[cfg(feature = "gpu")]
 mod check;
 
-use clap::Args;
+use anyhow::bail;
+use clap::{ArgMatches, Args, parser::ValueSource};
 use kvik_kernels::{Isa, performance_cores};
 use kvik_serving::settings::{device::DeviceChoice, model::ModelArgs};
 
@@ -30,12 +31,28 @@ pub(crate) struct DevicesArgs {
     model: ModelArgs,
 }
 
-/// Runs the command.
-pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
+/// Runs the command; `matches` are its flags.
+pub(crate) fn run(args: &DevicesArgs, matches: &ArgMatches) -> anyhow::Result<()> {
     match args.check {
-        Some(device) => check(args, device),
+        Some(device) => {
+            refuse_formats(matches)?;
+            check(args, device)
+        }
         None => list(args),
     }
+}
+
+/// Refuses flags of formats, which the comparison does not read. Those of a variable or a file are settings of servers.
+fn refuse_formats(matches: &ArgMatches) -> anyhow::Result<()> {
+    let is_given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    if let Some(id) = ["weights", "kv", "kv_map", "kv_k", "kv_v"].iter().find(|id| is_given(id)) {
+        bail!(
+            "--{} does not apply to --check, which compares the weights of the file as they are, with keys and values in \
+             f16; leave it out",
+            id.replace('_', "-")
+        );
+    }
+    Ok(())
 }
 
 fn list(args: &DevicesArgs) -> anyhow::Result<()> {
@@ -115,5 +132,27 @@ fn print_gpus(jsonl: bool) {
         println!(
             "this kvik was built without GPUs; `cargo build --release --features gpu` builds one with them"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::command::Cli;
+
+    #[test]
+    fn formats_that_the_comparison_does_not_read_are_refused() {
+        let check = |words: &[&str]| {
+            let words = [&["kvik", "devices", "--check", "gpu:0"], words].concat();
+            let matches = Cli::command().try_get_matches_from(words).unwrap();
+            refuse_formats(matches.subcommand().unwrap().1).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&["-m", "a.gguf", "--tokens", "4"]), Ok(()));
+        for flag in [["--weights", "q8_0"], ["--kv", "q8"], ["--kv-k", "q8"], ["--kv-map", "a"]] {
+            let error = check(&flag).unwrap_err();
+            assert!(error.contains(flag[0]) && error.contains("leave it out"), "{error}");
+        }
     }
 }

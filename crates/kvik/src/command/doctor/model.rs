@@ -55,7 +55,7 @@ fn model(subject: &'static str, args: &ModelArgs) -> Diagnosis {
         return *diagnosis;
     }
     match args.load() {
-        Ok(loaded) => read(subject, args.source(), &loaded, available_bytes()),
+        Ok(loaded) => read(subject, args, &loaded, available_bytes()),
         Err(error) => {
             Diagnosis::wrong(subject, with_causes(&error), "name another with -m, or fetch it again")
         }
@@ -63,10 +63,11 @@ fn model(subject: &'static str, args: &ModelArgs) -> Diagnosis {
 }
 
 /// The diagnosis of a readable model, on a machine with `free_bytes` of free memory.
-fn read(subject: &'static str, source: &str, loaded: &LoadedModel, free_bytes: Option<u64>) -> Diagnosis {
-    let weight_bytes = loaded.tensors.total_bytes();
+fn read(subject: &'static str, args: &ModelArgs, loaded: &LoadedModel, free_bytes: Option<u64>) -> Diagnosis {
+    let weight_bytes = args.conversion().bytes(&loaded.tensors);
     let found = format!(
-        "{source}: {}, {} of weights, a context of {} tokens",
+        "{}: {}, {} of weights, a context of {} tokens",
+        args.source(),
         loaded.config.arch.name(),
         ByteSize(weight_bytes),
         loaded.config.context
@@ -100,6 +101,7 @@ fn adapter(text: &str, args: &ModelArgs) -> Diagnosis {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use kvik_serving::settings::model::WeightsArg;
     use kvik_testing::tiny_model;
 
     use super::super::report::Verdict;
@@ -157,18 +159,26 @@ mod tests {
 
     #[test]
     fn a_model_that_does_not_fit_the_free_memory_is_wrong() {
-        let loaded = ModelArgs::embedded().load().unwrap();
-        let check = |free, expect| assert_eq!(read("model", "m", &loaded, free).verdict, expect, "{free:?}");
-        check(None, Verdict::Ok);
-        check(Some(1 << 40), Verdict::Ok);
-        check(Some(1 << 10), Verdict::Wrong);
+        let mut args = ModelArgs::embedded();
+        let loaded = args.load().unwrap();
+        let check = |args: &ModelArgs, free, expect| {
+            assert_eq!(read("model", args, &loaded, free).verdict, expect, "{free:?}");
+        };
+        check(&args, None, Verdict::Ok);
+        check(&args, Some(1 << 40), Verdict::Ok);
+        check(&args, Some(1 << 10), Verdict::Wrong);
+        let twice = Some(2 * loaded.tensors.total_bytes());
+        check(&args, twice, Verdict::Ok);
+        args.weights = Some(WeightsArg::F32);
+        check(&args, twice, Verdict::Wrong);
     }
 
     #[test]
     fn a_template_that_cannot_be_read_is_wrong() {
-        let mut loaded = ModelArgs::embedded().load().unwrap();
+        let args = ModelArgs::embedded();
+        let mut loaded = args.load().unwrap();
         loaded.chat_template = Some("{{ nonsense".to_owned());
-        let found = read("model", "m", &loaded, None);
+        let found = read("model", &args, &loaded, None);
         assert_eq!(found.verdict, Verdict::Wrong);
         assert!(found.remedy.unwrap().contains("--chat-template"));
     }

@@ -56,21 +56,22 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "POLICY")]
     retain: Vec<String>,
     /// What policies keep that do not say so: shares, tokens or bytes
-    #[arg(long, value_name = "KEEP", value_delimiter = ',', default_values = ["0.75", "0.5", "0.3", "0.2"])]
+    #[arg(long, value_name = "KEEP", value_delimiter = ',', default_values = ["0.75", "0.5", "0.3", "0.2"],
+        requires = "retain")]
     keep: Vec<String>,
     /// Whether policies see the question before they decide
-    #[arg(long, value_enum, default_value = "unseen")]
+    #[arg(long, value_enum, default_value = "unseen", requires = "retain")]
     question: SightArg,
     /// A further KV format or map to measure; several times
     #[arg(long, value_name = "FORMAT")]
     pub(super) kv_also: Vec<KvMap>,
-    /// Tasks, each as NAME or NAME:CASES; tiny and generated stand for all of a kind [default: tiny for the embedded
-    /// model where its files are, else generated,stories]
+    /// Tasks, each as NAME or NAME:CASES; tiny and generated stand for all of a kind [default: those of --data and --text,
+    /// else tiny for the embedded model where its files are, else generated,stories]
     #[arg(long, value_name = "TASK", value_delimiter = ',')]
     task: Vec<String>,
-    /// Cases of a task that says no number
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    cases: u32,
+    /// Cases of a task that says no number [default: 40, and all of --data]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    cases: Option<u32>,
     /// Tokens of generated prompts; with several, cases take turns [default: 512,1024,1536, or what the model takes]
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(128..=1 << 24))]
     length: Vec<u32>,
@@ -90,8 +91,8 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub(super) memory: ByteSize,
     /// Train the gates of --retain gated; and find which KV heads retrieve and which only stream, and keep that for
-    /// budget=calibrated, which takes 20 cases that the model answers rightly
-    #[arg(long)]
+    /// budget=calibrated, which takes a task with 20 cases that the model answers rightly
+    #[arg(long, conflicts_with_all = ["retain", "keep", "question", "kv_also", "speed"])]
     pub(super) calibrate: bool,
     /// Take times of one long prompt alone under every setting
     #[arg(long)]
@@ -149,18 +150,22 @@ impl EvalArgs {
         Ok([vec![Setting::EVERYTHING], settings].concat())
     }
 
-    /// The requested tasks.
+    /// The requested tasks, and those of files that are given and named by none.
     pub(super) fn tasks(&self) -> Vec<String> {
         let own = self.model.is_embedded() && Path::new(&self.held_out).join("eval-order.json").exists();
-        match (&self.task[..], &self.data, &self.text) {
-            ([], Some(_), _) => vec!["data".to_owned()],
-            ([], None, Some(_)) => vec!["text".to_owned()],
-            ([], None, None) if own && !self.calibrate => vec!["tiny".to_owned()],
-            ([], None, None) if windows::STORIES.is_none() => vec!["generated".to_owned()],
+        let is_named = |name: &str| self.task.iter().any(|task| task.split(':').next() == Some(name));
+        let given = [("data", self.data.is_some()), ("text", self.text.is_some())];
+        let given = given.into_iter().filter(|&(name, is_given)| is_given && !is_named(name));
+        let given: Vec<String> = given.map(|(name, _)| name.to_owned()).collect();
+        let tasks = match &self.task[..] {
+            [] if !given.is_empty() => Vec::new(),
+            [] if own && !self.calibrate => vec!["tiny".to_owned()],
+            [] if windows::STORIES.is_none() => vec!["generated".to_owned()],
             // A policy is judged by right answers and by perplexity, so both are measured; gates learn from both.
-            ([], None, None) => vec!["generated".to_owned(), tasks::STORIES_TASK.to_owned()],
-            (tasks, ..) => tasks.to_vec(),
-        }
+            [] => vec!["generated".to_owned(), tasks::STORIES_TASK.to_owned()],
+            tasks => tasks.to_vec(),
+        };
+        [tasks, given].concat()
     }
 
     /// The sources of cases, for a model that takes `context` tokens.
@@ -176,7 +181,7 @@ impl EvalArgs {
             text: self.text.clone(),
             seed: self.seed,
             lengths,
-            cases: self.cases as usize,
+            cases: self.cases.map(|cases| cases as usize),
         }
     }
 }
@@ -186,4 +191,60 @@ pub(super) fn catalogue() -> String {
     let tasks = tasks::catalogue().into_iter().map(|(name, about)| format!("  {name:<14} {about}\n"));
     let policies = Policy::names().join(", ");
     format!("tasks\n{}\npolicies\n  {policies}\n", tasks.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        eval: EvalArgs,
+    }
+
+    fn parsed(words: &str) -> Result<EvalArgs, clap::Error> {
+        Line::try_parse_from(["eval"].into_iter().chain(words.split_whitespace())).map(|line| line.eval)
+    }
+
+    #[test]
+    fn files_that_are_given_are_measured() {
+        let tasks = |words: &str| parsed(words).unwrap().tasks();
+        assert_eq!(tasks("--data a --text b"), ["data", "text"]);
+        assert_eq!(tasks("--text b"), ["text"]);
+        assert_eq!(tasks("--task recall:3 --text b"), ["recall:3", "text"]);
+        assert_eq!(tasks("--task text:20,recall --text b --data a"), ["text:20", "recall", "data"]);
+        assert_eq!(tasks("--task recall"), ["recall"]);
+        assert!(!tasks("").is_empty());
+    }
+
+    #[test]
+    fn what_a_measurement_would_not_read_is_refused() {
+        for words in [
+            "--sensitivity --retain keydiff",
+            "--sensitivity --calibrate",
+            "--sensitivity --html a.html",
+            "--sensitivity --task recall",
+            "--sensitivity --data a",
+            "--sensitivity --cases 3",
+            "--sensitivity --speed",
+            "--calibrate --retain keydiff",
+            "--calibrate --kv-also q8",
+            "--calibrate --speed",
+            "--keep 0.5",
+            "--question both",
+        ] {
+            let error = parsed(words).unwrap_err().to_string();
+            assert!(error.contains("cannot be used with") || error.contains("required"), "{words}: {error}");
+        }
+        for words in [
+            "--sensitivity --text a --json --curve --windows 2",
+            "--calibrate --task recall:30 --cases 50 --html a.html",
+            "--retain keydiff --keep 0.5 --question both --kv-also q8 --speed",
+        ] {
+            assert!(parsed(words).is_ok(), "{words}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
-use kvik_cache::retain::HeadImportance;
+use kvik_cache::retain::{Budget, HeadImportance, Retention};
 use kvik_kernels::KvLayout;
 use kvik_model::gates::Gates;
 use kvik_server::clock::unix_seconds;
@@ -24,15 +24,29 @@ pub(super) fn importance(model: &[u8; 32], shape: &[usize]) -> Option<HeadImport
     kept.importance(shape)
 }
 
-/// Stores the importance of heads, as measured on `cases` cases.
+/// Stores the importance of heads, as measured on `cases` cases, and drops losses that were measured with another one.
 pub(super) fn heads(
     model: &[u8; 32],
     importance: &HeadImportance,
     cases: usize,
     report: &EvalReport,
 ) -> anyhow::Result<PathBuf> {
-    let kept = MeasuredHeads::new(importance, cases, report.date, report.command.clone());
-    Measured::open()?.save(model, &kept)
+    let (measured, date) = (Measured::open()?, report.date);
+    outdate(&measured, model, |retention| retention.budget == Budget::Calibrated)?;
+    measured.save(model, &MeasuredHeads::new(importance, cases, date, report.command.clone()))
+}
+
+/// Drops the losses of retentions for which `goes_by` holds.
+fn outdate(
+    measured: &Measured,
+    model: &[u8; 32],
+    goes_by: impl Fn(&Retention) -> bool,
+) -> anyhow::Result<()> {
+    let Some(mut losses) = measured.load::<MeasuredLosses>(model) else { return Ok(()) };
+    if losses.outdate(goes_by) {
+        measured.save(model, &losses)?;
+    }
+    Ok(())
 }
 
 /// The trained gates of a model, if there are any.
@@ -41,10 +55,12 @@ pub(super) fn gates(model: &[u8; 32], layout: &KvLayout) -> Option<Gates> {
     kept.gates(layout)
 }
 
-/// Stores gates, as trained from `positions` positions.
+/// Stores gates, as trained from `positions` positions, and drops losses that were measured with others.
 pub(super) fn trained(model: &[u8; 32], gates: &Gates, positions: usize) -> anyhow::Result<PathBuf> {
     let command = std::env::args().collect::<Vec<_>>().join(" ");
-    Measured::open()?.save(model, &MeasuredGates::new(gates, positions, unix_seconds(), command))
+    let measured = Measured::open()?;
+    outdate(&measured, model, |retention| retention.needs().gated)?;
+    measured.save(model, &MeasuredGates::new(gates, positions, unix_seconds(), command))
 }
 
 /// Adds the losses of every retention to the model's measurements. Returns the best of all known retentions as text, or

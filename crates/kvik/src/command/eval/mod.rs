@@ -9,8 +9,8 @@ use std::{fs, sync::Arc};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use kvik_cache::retain::{HeadImportance, RetentionError};
-use kvik_engine::retain::repeat::RepeatPrompt;
+use kvik_cache::retain::ModelShape;
+use kvik_engine::retain::{kv_heads, model_shape, repeat::RepeatPrompt};
 use kvik_kernels::{KvFormat, KvLayout};
 use kvik_memory::hex;
 use kvik_model::{Model, ModelRunner};
@@ -19,7 +19,7 @@ use kvik_session::OpenedModel;
 pub(crate) use flags::EvalArgs;
 
 use crate::eval::{
-    calibrate,
+    calibrate::{self, HeadLosses},
     encode::Encoder,
     html,
     report::{EvalReport, RowReport, TaskReport},
@@ -45,12 +45,11 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
     let opened = open::model_without_states(&args.model, &args.model.pool())?;
     let layouts = layouts(args, &opened.model)?;
     let exact = ModelRunner::layout(opened.model.config(), &KvFormat::F32.into())?;
-    let shape: Vec<usize> = exact.layers().iter().map(|layer| layer.kv_heads).collect();
-    let digest = opened.model.digest();
-    let importance = keep::importance(&digest, &shape);
-    let latent = opened.model.config().extras.latent.is_some();
+    let (kv_heads, digest) = (kv_heads(&exact), opened.model.digest());
+    let importance = keep::importance(&digest, &kv_heads);
     let gates = keep::gates(&digest, &exact);
-    check(&settings, &shape, (importance.as_ref(), gates.is_some()), latent)?;
+    let shape = model_shape(opened.model.config(), &exact, &kv_heads);
+    check(args, &settings, &ModelShape { heads: importance.as_ref(), gated: gates.is_some(), ..shape })?;
     let tasks = tasks(args, &opened)?;
     let OpenedModel { model, tokenizer, template, .. } = opened;
     let run = EvalRun {
@@ -75,18 +74,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
 fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Result<(EvalReport, String)> {
     let bar = progress(if args.calibrate { run.calibration_steps() } else { run.steps() });
     let (report, kept) = if args.calibrate {
-        let gates = gates(run, &digest)?;
-        if run.calibration_steps() == 0 {
-            return Ok((report(args, run, &digest, Vec::new()), format!("\n{gates}")));
-        }
-        let losses = run.calibrate(&mut || bar.inc(1))?;
-        let (right, all) = (losses.iter().map(|task| task.cases).sum(), run.calibration_steps());
-        check_calibration(right, all)?;
-        let importance = calibrate::importance(&losses);
-        let report = report(args, run, &digest, Vec::new()).with_heads(&importance);
-        let path = keep::heads(&digest, &importance, right, &report)?;
-        let path = path.display();
-        (report, format!("\n{right} of {all} cases were answered rightly and count; kept in {path}\n{gates}"))
+        calibration(args, run, &digest, &bar)?
     } else {
         let report = report(args, run, &digest, run.measure(&mut || bar.inc(1))?).with_recall();
         let kept = keep::losses(&digest, &report)?;
@@ -94,6 +82,43 @@ fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Resu
     };
     bar.finish_and_clear();
     Ok((report, kept))
+}
+
+/// Trains the gates, and measures and stores the importance of heads where there are cases.
+fn calibration(
+    args: &EvalArgs,
+    run: &EvalRun<'_>,
+    digest: &[u8; 32],
+    bar: &ProgressBar,
+) -> anyhow::Result<(EvalReport, String)> {
+    let gates = gates(run, digest)?;
+    let report = report(args, run, digest, Vec::new());
+    let all = run.calibration_steps();
+    if all == 0 {
+        return Ok((report, format!("\n{gates}")));
+    }
+    let losses = counted(run.tasks, run.calibrate(&mut || bar.inc(1))?)?;
+    let importance = calibrate::importance(&losses);
+    let report = report.with_heads(&importance);
+    let right = losses.iter().map(|task| task.cases).sum();
+    let path = keep::heads(digest, &importance, right, &report)?;
+    let path = path.display();
+    Ok((report, format!("\n{right} of {all} cases were answered rightly and count; kept in {path}\n{gates}")))
+}
+
+/// The losses of the tasks from which something follows; names the others.
+fn counted(tasks: &[EvalTask], losses: Vec<HeadLosses>) -> anyhow::Result<Vec<HeadLosses>> {
+    check_calibration(losses.iter().map(|task| task.cases).max().unwrap_or(0))?;
+    for (task, losses) in tasks.iter().zip(&losses) {
+        if !task.cases().is_empty() && !losses.suffices() {
+            tracing::warn!(
+                "{}: {} cases were answered rightly, fewer than {RIGHT_CASES_MIN}, so they do not count",
+                task.name,
+                losses.cases
+            );
+        }
+    }
+    Ok(losses.into_iter().filter(HeadLosses::suffices).collect())
 }
 
 /// Trains and stores the gates. Returns what is to be said of them: where there are cases to calibrate heads with, too
@@ -112,13 +137,14 @@ fn gates(run: &EvalRun<'_>, digest: &[u8; 32]) -> anyhow::Result<String> {
     }
 }
 
-/// Refuses a calibration on few right answers: only those say which heads matter, and of a few any head may seem to.
-fn check_calibration(right: usize, all: usize) -> anyhow::Result<()> {
+/// Refuses a calibration on few right answers of each task: only those say which heads matter, and of a few any head may
+/// seem to. `right_most` are those of the task with the most.
+fn check_calibration(right_most: usize) -> anyhow::Result<()> {
     anyhow::ensure!(
-        right >= RIGHT_CASES_MIN,
-        "--calibrate: the model answered {right} of {all} cases rightly with everything kept, and nothing follows from \
-         fewer than {RIGHT_CASES_MIN}, so no importance of heads is kept; take more --cases, other tasks or shorter \
-         prompts (--length), or a bigger model"
+        right_most >= RIGHT_CASES_MIN,
+        "--calibrate: the model answered at most {right_most} cases of a task rightly with everything kept, and nothing \
+         follows from fewer than {RIGHT_CASES_MIN}, so no importance of heads is kept; take more --cases, other tasks or \
+         shorter prompts (--length), or a bigger model"
     );
     Ok(())
 }
@@ -162,22 +188,13 @@ fn layouts(args: &EvalArgs, model: &Model) -> anyhow::Result<Vec<KvLayout>> {
     Ok(layouts)
 }
 
-/// Checks that every setting is supported by a model of these KV heads.
-fn check(
-    settings: &[Setting],
-    shape: &[usize],
-    (importance, has_gates): (Option<&HeadImportance>, bool),
-    latent: bool,
-) -> anyhow::Result<()> {
-    for setting in settings {
-        if let Some(retention) = &setting.retention {
-            let known = if latent { Err(RetentionError::Latent) } else { Ok(()) };
-            let usable = known
-                .and_then(|()| retention.check(shape))
-                .and_then(|()| retention.check_heads(shape, importance))
-                .and_then(|()| retention.check_gates(has_gates));
-            usable.with_context(|| format!("--retain {retention}"))?;
-        }
+/// Checks that the model supports every setting, and what `--calibrate` measures for.
+fn check(args: &EvalArgs, settings: &[Setting], shape: &ModelShape<'_>) -> anyhow::Result<()> {
+    if args.calibrate {
+        shape.check_layers().context("--calibrate")?;
+    }
+    for retention in settings.iter().filter_map(|setting| setting.retention) {
+        retention.check_model(shape).with_context(|| format!("--retain {retention}"))?;
     }
     Ok(())
 }
@@ -211,17 +228,35 @@ fn progress(steps: usize) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eval::tasks::Work;
 
     #[test]
     fn a_calibration_needs_twenty_right_answers() {
-        assert!(check_calibration(RIGHT_CASES_MIN, 400).is_ok());
+        assert!(check_calibration(RIGHT_CASES_MIN).is_ok());
         for right in [0, 5, RIGHT_CASES_MIN - 1] {
-            let error = check_calibration(right, 30).unwrap_err().to_string();
+            let error = check_calibration(right).unwrap_err().to_string();
             for said in
-                [&format!("{right} of 30 cases")[..], "fewer than 20", "more --cases", "a bigger model"]
+                [&format!("at most {right} cases")[..], "fewer than 20", "more --cases", "a bigger model"]
             {
                 assert!(error.contains(said), "{error}");
             }
         }
+    }
+
+    #[test]
+    fn a_task_with_few_right_answers_says_nothing_of_heads() {
+        let tasks = ["recall", "triage", "stories"]
+            .map(|name| EvalTask { name: name.to_owned(), work: Work::Answer(Vec::new()) });
+        let losses = |rights: [usize; 3]| {
+            let of = |cases| {
+                let mut losses = HeadLosses::new(&[2, 2]);
+                losses.cases = cases;
+                losses
+            };
+            counted(&tasks, rights.map(of).into())
+        };
+        let cases = losses([30, 5, 0]).unwrap().iter().map(|task| task.cases).collect::<Vec<_>>();
+        assert_eq!(cases, [30], "only tasks with enough right answers");
+        assert!(losses([19, 19, 0]).is_err(), "38 of all tasks are of none");
     }
 }

@@ -25,9 +25,11 @@ use kvik_serving::{
 #[command(next_help_heading = "KV formats")]
 pub(crate) struct SensitivityArgs {
     /// Measure how far predictions diverge with one layer's keys or values in a format; kept for --kv auto:BITS
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["retain", "keep", "question", "kv_also", "task", "cases", "length", "seed", "data",
+        "held_out", "memory", "calibrate", "speed", "html"])]
     sensitivity: bool,
-    /// Then measure the maps that auto chooses, uniform formats, and formats with layers at random in f16
+    /// Measure it on every other window and keep nothing; then on the others the maps that auto chooses by it, uniform
+    /// formats, and formats with layers at random in f16
     #[arg(long, requires = "sensitivity")]
     curve: bool,
     /// Tokens of a window of text [default: 512, or the model's context]
@@ -55,28 +57,23 @@ impl SensitivityArgs {
     /// Measures, stores the measurement, and prints it.
     pub(super) fn run(&self, model: &ModelArgs, text: Option<&Path>, json: bool) -> anyhow::Result<()> {
         let Subject { mut runner, windows, window_tokens } = self.open(model, text)?;
-        // A choice made on one text is validated on another one.
-        let (windows, others) = if self.curve {
-            ensure!(
-                windows.count() > 1,
-                "--curve needs two windows of text; take a longer text or smaller windows"
-            );
-            let [chosen_on, others] = windows.in_turns();
-            (chosen_on, Some(others))
-        } else {
-            (windows, None)
-        };
+        let (windows, others) = self.divided(windows, window_tokens)?;
         let bar = progress(windows.count() * Sensitivity::computations(runner.model().config()));
         let sensitivity = Sensitivity::measure(&mut runner, &windows, &mut || bar.inc(1))?;
         bar.finish_and_clear();
-        let kept = MeasuredSensitivity::new(&sensitivity, window_tokens);
-        let path = Measured::open()?.save(&runner.model().digest(), &kept)?;
+        let measured = MeasuredSensitivity::new(&sensitivity, window_tokens);
+        let kept = match others {
+            Some(_) => {
+                "of every other window, and not kept; without --curve it is, for --kv auto:BITS".to_owned()
+            }
+            None => keep(&runner.model().digest(), &measured)?,
+        };
 
         let config = runner.model().config().clone();
-        let mut summary = summary(model.source(), &config, &sensitivity, &kept)?;
+        let mut summary = summary(model.source(), &config, &sensitivity, &measured)?;
         if !json {
             print!("{}", table(&config, &sensitivity, windows.count(), window_tokens));
-            println!("\nkept in {} for --kv auto:BITS", path.display());
+            println!("\n{kept}");
         }
         if let Some(others) = others {
             let curve = Curve::plan(&config, &sensitivity)?;
@@ -94,10 +91,24 @@ impl SensitivityArgs {
         Ok(())
     }
 
+    /// The windows to measure, and others on which to validate what is chosen by them: a measurement that is kept is of
+    /// all windows.
+    fn divided(&self, windows: Windows, window_tokens: usize) -> anyhow::Result<(Windows, Option<Windows>)> {
+        if !self.curve {
+            MeasuredSensitivity::check_positions(windows.count() * window_tokens)?;
+            return Ok((windows, None));
+        }
+        ensure!(
+            windows.count() > 1,
+            "--curve needs two windows of text; take a longer text or smaller windows"
+        );
+        let [chosen_on, others] = windows.in_turns();
+        Ok((chosen_on, Some(others)))
+    }
+
     /// Loads the model with the KV blocks of one window, and cuts the text.
     fn open(&self, args: &ModelArgs, text: Option<&Path>) -> anyhow::Result<Subject> {
-        let own = STORIES.filter(|_| args.is_embedded());
-        let text = match (text, own) {
+        let text = match (text, STORIES) {
             (Some(path), _) => std::fs::read_to_string(path)
                 .with_context(|| format!("--text: {} cannot be read; it must be UTF-8", path.display()))?,
             (None, Some(own)) => own.to_owned(),
@@ -120,6 +131,21 @@ impl SensitivityArgs {
     fn cut(&self, tokenizer: &Tokenizer, text: &str, window_tokens: usize) -> anyhow::Result<Windows> {
         Windows::new(tokenizer, text, window_tokens, self.windows.get()).context("--text")
     }
+}
+
+/// Stores a measurement in place of an earlier one, and returns what is to be said of it.
+fn keep(model: &[u8; 32], measured: &MeasuredSensitivity) -> anyhow::Result<String> {
+    let store = Measured::open()?;
+    let earlier: Option<MeasuredSensitivity> = store.load(model);
+    let path = store.save(model, measured)?;
+    let kept = format!("kept in {} for --kv auto:BITS", path.display());
+    let positions = measured.positions();
+    Ok(match earlier.map(|earlier| earlier.positions()).filter(|&earlier| earlier > positions) {
+        Some(earlier) => {
+            format!("{kept}, in place of a measurement at {earlier} positions: this one has {positions}")
+        }
+        None => kept,
+    })
 }
 
 /// Bits a number of each format in a model.

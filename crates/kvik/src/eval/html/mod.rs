@@ -196,8 +196,8 @@ fn heat(heads: &[Vec<f32>]) -> String {
         format!("<tr><th>layer {layer}</th>{}</tr>\n", heads.iter().map(cell).collect::<String>())
     };
     format!(
-        "<h2>Heads</h2>\n<p>How much less likely a right answer is, in nats, when this KV head keeps only its first and \
-         last positions.</p>\n<div class=\"wide\"><table class=\"heat\">{}</table></div>\n",
+        "<h2>Heads</h2>\n<p>Importance of KV heads: what right answers lose without one, which keeps only its first and \
+         last positions; the worst of each task being 1.</p>\n<div class=\"wide\"><table class=\"heat\">{}</table></div>\n",
         heads.iter().enumerate().map(row).collect::<String>()
     )
 }
@@ -258,6 +258,7 @@ mod tests {
         assert_eq!(page.matches("<li class=\"policy\"").count(), 2);
         assert!(page.contains("88 [50-112] of 10") && page.contains("80.0% [49-94] right"), "{page}");
         assert!(page.contains("fewer than 20 right with everything kept"), "{page}");
+        assert!(page.contains("the worst of each task being 1"), "shares, as the table says: {page}");
         assert!(page.contains("prefers-color-scheme") && page.contains("viewport"));
     }
 }
