@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -117,6 +118,45 @@ def test_alt_enter_begins_another_line(tmp_path):
         assert keys.process.wait(SECONDS) == 0
     messages = json.loads((tmp_path / "talk.json").read_text())["messages"]
     assert messages[0]["content"] == "My dog is\ncalled Bolt."
+
+
+def files_with(folder, text):
+    return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
+
+
+def talk_of_umbrellas(*flags, home):
+    """A conversation in a terminal, which is left."""
+    with keyboard(*CHAT, *flags, home=home) as keys:
+        keys.enter("Who keeps purple umbrellas?")
+        keys.wait_for(STATUS)
+        keys.enter("/bye")
+        assert keys.process.wait(SECONDS) == 0
+
+
+def test_lines_of_a_deleted_conversation_are_in_no_file(tmp_path):
+    """The history kept what was typed for ever, in the directory of settings, also with --memory off."""
+    history = tmp_path / "kvik" / "chat" / "history"
+    talk_of_umbrellas(home=tmp_path)
+    assert history in files_with(tmp_path, "umbrellas") and history.stat().st_mode & 0o777 == 0o600
+    with keyboard(*CHAT, home=tmp_path) as keys:
+        keys.enter("/delete Who keeps purple umbrellas?")
+        keys.wait_for("deleted: ")
+        deadline = time.monotonic() + SECONDS
+        while found := files_with(tmp_path, "umbrellas"):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+        keys.enter("/bye")
+        assert keys.process.wait(SECONDS) == 0
+    assert not files_with(tmp_path, "umbrellas")
+
+
+def test_lines_that_are_not_to_be_kept_are_in_no_file(tmp_path):
+    talk_of_umbrellas("--memory", "off", home=tmp_path)
+    subprocess.run(
+        [BINARY, *CHAT, "--memory", "off"], env=environment(tmp_path), input="Who keeps purple umbrellas?\n",
+        capture_output=True, text=True, timeout=SECONDS, check=True,
+    )
+    assert not files_with(tmp_path, "umbrellas")
 
 
 def test_a_name_without_a_prompt_is_talked_with_in_a_terminal(tmp_path):

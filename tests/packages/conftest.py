@@ -54,8 +54,9 @@ def installed(request):
         yield list(files)
     finally:
         as_root("rm", "-f", *files)
-        ours = {path.parent for path in files if path.parent.name == "kvik"}
-        as_root("rmdir", *(folder for folder in ours if folder.is_dir()))
+        ours = {folder for path in files for folder in path.parents if "kvik" in folder.parts}
+        # Folders before those that they are in.
+        as_root("rmdir", *sorted((folder for folder in ours if folder.is_dir()), reverse=True))
 
 
 def assets():

@@ -21,7 +21,9 @@ SECONDS = 30
 def test_it_installs_the_command_with_its_pages_and_completions(installed):
     # A package has its pages compressed.
     listed = [str(path).removesuffix(".gz") for path in installed]
-    for path in ("bin/kvik", "share/man/man1/kvik-serve.1", "share/zsh/vendor-completions/_kvik"):
+    # What messages name as docs/shelf.md.
+    page = "share/doc/kvik/docs/shelf.md"
+    for path in ("bin/kvik", "share/man/man1/kvik-serve.1", "share/zsh/vendor-completions/_kvik", page):
         assert f"/usr/{path}" in listed, listed
     assert subprocess.run(["/usr/bin/kvik", "--version"], check=False).returncode == 0
     source = "source /usr/share/bash-completion/completions/kvik && complete -p kvik"

@@ -144,7 +144,7 @@ def answer_of(deltas):
 
 def last_event(conversation, messages):
     """How every streamed answer of a kept conversation ends."""
-    cache = {"prompt_tokens": 100, "cached_tokens": 75, "by_tier": {"ram": 50, "disk": 25}, "reason": "evicted",
+    cache = {"prompt_tokens": 100, "cached_tokens": 75, "by_tier": {"ram": 40, "host": 7, "disk": 25, "remote": 3}, "reason": "evicted",
              "evicted": {"seconds_ago": 12, "policy": "lru"},
              "stopped_at": {"token": 75, "message": 1, "role": "user", "before": "said before", "after": "said after"}}
     timings = {"cache_n": 75, "prompt_n": 25, "prompt_ms": 20.0, "predicted_n": 5, "predicted_ms": 50.0, "predicted_per_second": 100.0}

@@ -371,7 +371,7 @@ def test_the_last_question_of_a_conversation_is_explained(page, conversation):
 
 
 def test_an_eviction_is_explained_with_when_and_by_which_policy(page):
-    evicted = {"prompt_tokens": 100, "cached_tokens": 40, "by_tier": {"ram": 24, "disk": 16}, "reason": "evicted",
+    evicted = {"prompt_tokens": 100, "cached_tokens": 40, "by_tier": {"ram": 14, "host": 8, "disk": 16, "remote": 2}, "reason": "evicted",
                "evicted": {"seconds_ago": 63.2, "policy": "lru"},
                "stopped_at": {"token": 40, "message": 1, "role": "user", "before": "a", "after": "b"}}
     page.route("**/v1/cache/explain", lambda route: route.fulfill(json={"kvik": {"cache": evicted}}))
@@ -379,5 +379,5 @@ def test_an_eviction_is_explained_with_when_and_by_which_policy(page):
     panel = page.get_by_label("Why was this slow")
     panel.locator("textarea").fill("anything")
     panel.get_by_role("button", name="Explain").click()
-    for words in ("24 from RAM (24%)", "16 from disk (16%)", "60 computed (60%)", "evicted 63 s ago", "policy lru", "Token 40, in message 2 (user)"):
+    for words in ("14 from RAM (14%)", "8 from the host's memory (8%)", "16 from disk (16%)", "2 from the shared store (2%)", "60 computed (60%)", "evicted 63 s ago", "policy lru", "Token 40, in message 2 (user)"):
         expect(panel).to_contain_text(words)

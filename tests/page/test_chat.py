@@ -34,6 +34,7 @@ def test_an_answer_says_what_was_reused(page, server):
                (text.split(" ", 1) for text in strip.locator(".figure").all_inner_texts()) if number.replace(",", "").isdigit()}
     assert figures["from RAM"] + figures["from disk"] + figures["computed"] == figures["prompt tokens"]
     assert figures["from RAM"] > 10 and figures["from disk"] == 0
+    assert "from the shared store" not in figures
     widths = {part: strip.locator(f".bar .{part}").evaluate("e => e.getBoundingClientRect().width") for part in ("ram", "computed")}
     share = figures["from RAM"] / figures["prompt tokens"]
     assert abs(widths["ram"] / sum(widths.values()) - share) < 0.02
@@ -56,6 +57,9 @@ def test_why_an_answer_was_slow_is_said_in_words(open_page, between):
     expect(why.locator("mark")).to_have_text("said after")
     expect(why).to_contain_text("20 ms were spent on computing 25 tokens")
     expect(page.locator(".bar")).to_have_attribute("aria-label", "75% of 100 prompt tokens reused")
+    for tier, words in {"ram": "40 from RAM", "host": "7 from the host's memory", "remote": "3 from the shared store"}.items():
+        expect(page.locator(".figures")).to_contain_text(words)
+        expect(page.locator(f".bar .{tier}")).to_have_count(1)
 
 
 def test_an_answer_is_shown_while_it_comes_and_can_be_stopped(open_page, server, between):

@@ -50,6 +50,29 @@ pub enum StopReason {
 }
 
 impl StopReason {
+    /// All reasons.
+    pub const ALL: [StopReason; 19] = [
+        StopReason::Complete,
+        StopReason::FirstSeen,
+        StopReason::Diverged,
+        StopReason::WindowDropped,
+        StopReason::NoStateKept,
+        StopReason::Evicted,
+        StopReason::Expired,
+        StopReason::OtherModel,
+        StopReason::OtherKvFormat,
+        StopReason::Private,
+        StopReason::BelowMinimum,
+        StopReason::StillComputing,
+        StopReason::Retained,
+        StopReason::Pooled,
+        StopReason::LoadFailed,
+        StopReason::RecomputeWasCheaper,
+        StopReason::RemoteDown,
+        StopReason::RemoteFailed,
+        StopReason::RemoteSlower,
+    ];
+
     /// The reason's name in responses and metrics.
     pub fn name(self) -> &'static str {
         match self {

@@ -13,6 +13,7 @@ const SENTENCES = {
   other_tenant_or_private: "The rest is not shared: this request, or the one that computed it, is private.",
   below_minimum: "Too few tokens were in the cache to be worth reusing.",
   still_computing: "The rest is being computed by a request that runs now.",
+  retained: "The request drops positions and computed the rest itself: to see its attention, or behind a compressed prefix.",
   pooled: "An embedding of all tokens needs what is not cached.",
   load_failed: "The rest is on disk and could not be read.",
   remote_down: "The store that nodes share might have the rest, and does not answer.",

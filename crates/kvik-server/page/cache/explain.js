@@ -22,7 +22,9 @@ export function lastQuestion(messages) {
 export function sources({ prompt_tokens: all, cached_tokens: cached, by_tier: tiers }) {
   return [
     { kind: "ram", word: "from RAM", tokens: tiers.ram },
+    { kind: "host", word: "from the host's memory", tokens: tiers.host ?? 0 },
     { kind: "disk", word: "from disk", tokens: tiers.disk },
+    { kind: "remote", word: "from the shared store", tokens: tiers.remote ?? 0 },
     { kind: "computed", word: "computed", tokens: all - cached },
   ].filter(({ tokens }) => tokens > 0);
 }

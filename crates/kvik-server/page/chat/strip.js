@@ -1,5 +1,5 @@
-// The strip below an answer: how much of its prompt came from RAM and from disk, what was computed, how long it took,
-// and why it was not faster.
+// The strip below an answer: how much of its prompt came from each tier of the cache, what was computed, how long it
+// took, and why it was not faster.
 import { h } from "../dom.js";
 import { count, duration, percent, plural, rate } from "../numbers.js";
 import { reasonSentence } from "../reasons.js";
@@ -13,13 +13,15 @@ export function stripElement(report) {
 
 const LOOP = "The answer repeated itself, and was ended. The settings of the conversation let such answers go on.";
 
-/** The tokens of the prompt by where they came from. */
-export function sourcesOf({ prompt_tokens: prompt, cached_tokens: cached, by_tier: { ram, disk } }) {
+/** The tokens of the prompt by where they came from. Of some tiers a server says nothing, unless they had some. */
+export function sourcesOf({ prompt_tokens: prompt, cached_tokens: cached, by_tier: { ram, host, disk, remote } }) {
   return [
     { name: "ram", tokens: ram, words: "from RAM" },
+    { name: "host", tokens: host, words: "from the host's memory" },
     { name: "disk", tokens: disk, words: "from disk" },
+    { name: "remote", tokens: remote, words: "from the shared store" },
     { name: "computed", tokens: prompt - cached, words: "computed" },
-  ];
+  ].filter(({ tokens }) => tokens !== undefined);
 }
 
 function bar(sources, { prompt_tokens: prompt, cached_tokens: cached }) {

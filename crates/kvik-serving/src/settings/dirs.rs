@@ -7,7 +7,7 @@ pub fn cache() -> Option<PathBuf> {
     cache_from(env::var_os)
 }
 
-/// Directory of `config.toml` and of the chat history.
+/// Directory of `config.toml`.
 pub fn config() -> Option<PathBuf> {
     config_from(env::var_os)
 }

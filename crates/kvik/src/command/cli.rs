@@ -198,6 +198,19 @@ mod tests {
         assert!(Cli::command().try_get_matches_from(["kvik", "serve", "--memory-domain", "-1"]).is_err());
     }
 
+    #[test]
+    fn every_command_has_a_row_in_the_readme() {
+        let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+        let readme = std::fs::read_to_string(readme).unwrap();
+        let rows: Vec<&str> = readme.lines().filter(|line| line.starts_with("| `kvik ")).collect();
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let names = [format!("`kvik {name}`"), format!("`kvik {name} "), format!("`{name}`")];
+            let has_row = rows.iter().any(|row| names.iter().any(|name| row.contains(name)));
+            assert!(has_row, "README.md has no row for `kvik {name}`");
+        }
+    }
+
     /// Checks every flag whose value is a SIZE, of every command.
     #[test]
     fn every_size_flag_refuses_a_number_without_a_unit() {

@@ -233,9 +233,11 @@ pub(crate) fn flags_in_force(command: &Command, matches: &ArgMatches) -> Vec<Str
     serve.get_arguments().filter(|arg| is_of_model(arg)).filter_map(word).collect()
 }
 
-/// Whether a flag of `kvik serve` concerns a model rather than the server.
+/// Whether a flag of `kvik serve` concerns a model rather than the server. Events for routers are published of one model,
+/// and never of those of a file.
 fn is_of_model(arg: &Arg) -> bool {
-    arg.get_long().is_some() && !matches!(arg.get_help_heading(), Some("Server" | "Tenants" | "Machine"))
+    let of_server = ["Server", "Tenants", "Machine", "Many nodes"];
+    arg.get_long().is_some() && !arg.get_help_heading().is_some_and(|heading| of_server.contains(&heading))
 }
 
 fn check_keys(table: &Table, settings: &[Arg]) -> anyhow::Result<()> {
@@ -317,7 +319,7 @@ fn flag_value(args: &[OsString]) -> Option<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory, FromArgMatches};
+    use clap::{ArgAction, CommandFactory, FromArgMatches, error::ErrorKind};
 
     use super::*;
     use crate::command::{Cli, Task};
@@ -444,6 +446,26 @@ mod tests {
         assert_eq!(env("log"), "KVIK_LOG_FORMAT", "KVIK_LOG=debug is a level");
     }
 
+    /// `KVIK_MEMORY_PROTECT_FIRST=1` was refused.
+    #[test]
+    fn every_switch_may_be_1() {
+        let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
+        let is_switch = |arg: &&Arg| arg.get_env().is_some() && !arg.get_action().takes_values();
+        let mut switches = 0;
+        for sub in below(&command) {
+            for switch in sub.get_arguments().filter(is_switch) {
+                // A variable is read as the value of a flag that takes one.
+                let valued =
+                    sub.clone().mut_arg(switch.get_id(), |arg| arg.action(ArgAction::Set).num_args(1));
+                let word = format!("--{}=1", switch.get_long().unwrap());
+                let error = valued.try_get_matches_from(["kvik", &word]).err().map(|error| error.kind());
+                assert_ne!(error, Some(ErrorKind::InvalidValue), "{} {word}", sub.get_name());
+                switches += 1;
+            }
+        }
+        assert!(switches > 6, "{switches} flags are switches");
+    }
+
     #[test]
     fn values_of_every_type() {
         let args = serve(
@@ -474,6 +496,23 @@ mod tests {
         check("cache-ram = \"much\"", &["serve"], &["much", "2GiB"]);
         check("[serve]\nport = 1", &["serve"], &["`serve`"]);
         check("port = ", &["serve"], &["TOML"]);
+    }
+
+    #[test]
+    fn a_table_of_a_model_has_no_settings_of_the_server() {
+        let read = |key: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("config.toml");
+            fs::write(&path, format!("[models.a]\n{key} = \"1\"\n")).unwrap();
+            let args: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into(), "serve".into()];
+            models(&configure(Cli::command(), &args).unwrap(), &args)
+        };
+        assert_eq!(read("context").unwrap().len(), 1);
+        // The last two were accepted, and nothing was published.
+        for key in ["port", "state-dir", "kv-events", "kv-events-topic"] {
+            let error = format!("{:#}", read(key).unwrap_err());
+            assert!(error.contains(&format!("`{key}` is no setting of a model")), "{error}");
+        }
     }
 
     #[test]

@@ -8,6 +8,14 @@ use ureq::http::Method;
 
 use super::remote::{ServerArgs, read_json};
 
+/// Tiers of a report, nearest first, and the places that they are; a server names those that it has.
+const TIERS: [(&str, &str); 4] = [
+    ("ram", "memory"),
+    ("host", "the host's memory"),
+    ("disk", "disk"),
+    ("remote", "the store that nodes share"),
+];
+
 /// Shows what a request would find in the cache of a running server, without running it
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -50,12 +58,15 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
 /// The object `kvik.cache` as sentences.
 fn sentences(cache: &Value) -> String {
     let number = |value: &Value| value.as_u64().unwrap_or_default();
+    let from = |&(tier, place): &(&str, &str)| {
+        let tokens = cache["by_tier"][tier].as_u64()?;
+        Some(format!("{tokens} from {place}"))
+    };
     let mut text = format!(
-        "{} of {} prompt tokens would come from the cache: {} from memory, {} from disk",
+        "{} of {} prompt tokens would come from the cache: {}",
         number(&cache["cached_tokens"]),
         number(&cache["prompt_tokens"]),
-        number(&cache["by_tier"]["ram"]),
-        number(&cache["by_tier"]["disk"]),
+        TIERS.iter().filter_map(from).collect::<Vec<_>>().join(", "),
     );
     let reason = cache["reason"].as_str().unwrap_or_default();
     let stopped = &cache["stopped_at"];
@@ -99,6 +110,9 @@ fn meaning(reason: &str) -> &'static str {
         "other_tenant_or_private" => "This request, or the request that computed it, is not shared.",
         "below_minimum" => "Too few of its tokens are cached to be worth reusing.",
         "still_computing" => "A running request is computing it; this request would wait for it.",
+        "retained" => {
+            "Retention computes it: its policy observes the attention there, or the request reads a compressed prefix."
+        }
         "pooled" => "An embedding of all its tokens needs their hidden states, which are not cached.",
         "load_failed" => "It is on disk and could not be read.",
         "remote_down" => "The store that nodes share might have it, and does not answer.",
@@ -120,26 +134,7 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_meaning() {
-        for reason in [
-            StopReason::Complete,
-            StopReason::FirstSeen,
-            StopReason::Diverged,
-            StopReason::WindowDropped,
-            StopReason::NoStateKept,
-            StopReason::Evicted,
-            StopReason::Expired,
-            StopReason::OtherModel,
-            StopReason::OtherKvFormat,
-            StopReason::Private,
-            StopReason::BelowMinimum,
-            StopReason::StillComputing,
-            StopReason::Pooled,
-            StopReason::LoadFailed,
-            StopReason::RecomputeWasCheaper,
-            StopReason::RemoteDown,
-            StopReason::RemoteFailed,
-            StopReason::RemoteSlower,
-        ] {
+        for reason in StopReason::ALL {
             assert!(!meaning(reason.name()).is_empty(), "{reason:?}");
         }
     }
@@ -158,5 +153,10 @@ reuse stops at token 16, in messages[1] (user): evicted
 evicted 12 s ago by lru
 It was cached and then evicted; a larger --cache-ram, a priority or a pin keeps it.";
         assert_eq!(sentences(&cache), expect);
+        let tiers = json!({"ram": 0, "host": 5, "disk": 6, "remote": 7});
+        let cache = json!({"prompt_tokens": 40, "cached_tokens": 18, "by_tier": tiers, "reason": "complete"});
+        let expect = "18 of 40 prompt tokens would come from the cache: 0 from memory, 5 from the host's memory, 6 from \
+                      disk, 7 from the store that nodes share\n";
+        assert!(sentences(&cache).starts_with(expect), "{}", sentences(&cache));
     }
 }

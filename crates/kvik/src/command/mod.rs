@@ -93,7 +93,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Man(args) => completions::run_man(&args, Cli::command()),
         Task::Health(args) => health::run(&args),
         Task::Stop(args) => stop::run(&args),
-        Task::Devices(args) => devices::run(&args),
+        Task::Devices(args) => devices::run(&args, own),
         Task::Doctor(asked) => {
             let config = config::file_of(&args);
             return doctor::run(&asked, config.as_deref()).map(|wrong| ExitCode::from(u8::from(wrong)));

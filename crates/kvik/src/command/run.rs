@@ -37,7 +37,7 @@ use kvik_serving::{
 
 A first word is a model if `kvik list` or `kvik search` names it, or if it looks like one: with a tag
 (qwen3:0.6b), with a slash, as a .gguf file. As a prompt such a word stands behind -m MODEL.
-What is piped in stands behind the prompt: what stays the same comes first, and is reused.
+Piped input is appended to the prompt: what stays the same comes first, and is reused.
 
 A kvik that serves the model on this machine answers, if there is one: nothing is loaded twice, and its
 cache is shared. In a terminal a line says so; --local loads the model here, --url asks another server.")]

@@ -28,6 +28,7 @@ use kvik_serving::{
     ModelCard, Serving, fetch,
     handle::Handle,
     load::Loaded,
+    remote,
     settings::{
         logging,
         model::{EMBEDDED, ModelArgs},
@@ -55,6 +56,7 @@ struct Port {
 pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)>) -> anyhow::Result<()> {
     let inherited = http::inherited()?;
     logging::start(args.log, "info");
+    tracing::info!("kvik {}", env!("CARGO_PKG_VERSION"));
     logging::log_panics();
     variables::notes(variables::is_set).iter().for_each(|note| logging::say(&format!("note: {note}")));
     check_clock(SystemTime::now())?;
@@ -87,7 +89,7 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
             (Some(loaded), _) => one_model(args, &clients, (loaded, began), (&around, port.address))?,
             (None, shelf) => {
                 let shelf = shelf.expect("a server without a shelf has loaded its model");
-                models_of(args, &clients, shelf, (around, port.address))
+                models_of(args, &clients, shelf, (around, port.address))?
             }
         };
         serve(args, clients, shelf, banner, port).await
@@ -158,17 +160,22 @@ fn models_of(
     clients: &Clients,
     (source, models): (ShelfSource, Vec<ShelfModel>),
     (around, address): (ServerSetup, SocketAddr),
-) -> (Arc<Shelf>, String) {
+) -> anyhow::Result<(Arc<Shelf>, String)> {
     let budget = shelf::budget(args.shelf_ram);
     let ledger = Ledger::new(clients.records.as_ref(), SystemTime::now);
-    let server = Server::new(clients.keys.clone(), Arc::new(ledger), &around.config(args));
+    // Conversations outlast the models in memory, so their records are not those of a model's store.
+    let shared_records = remote::open_records(&args.cache.remote)?;
+    // As for their models: compaction items in stored responses are opened without one.
+    let secret = args.accounts.secret(&args.state, args.cache.remote.key()?.as_ref())?;
+    let config = AppConfig { shared_records, secret, ..around.config(args) };
+    let server = Server::new(clients.keys.clone(), Arc::new(ledger), &config);
     let (runtime, grace) = (tokio::runtime::Handle::current(), args.grace());
     let setup = Arc::new(LoadSetup { server: server.clone(), around, runtime, grace });
     let catalogue = Models { source, setup, budget };
     let entries = catalogue.entries(models);
     let state = clients.state_line(&args.state);
     let banner = shelf::banner(&entries, (budget, &state), &url(address));
-    (Shelf::new(server, entries, budget, Box::new(catalogue)), banner)
+    Ok((Shelf::new(server, entries, budget, Box::new(catalogue)), banner))
 }
 
 async fn serve(

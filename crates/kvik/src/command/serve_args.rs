@@ -23,7 +23,7 @@ use super::{
 use kvik_server::{
     accounts::{
         prices::Prices,
-        tenants::{Secret, Share, Source, Tenants},
+        tenants::{Share, Source, Tenants},
     },
     app::{AppConfig, keys::Keys, spans::Spans},
     clock::Clock,
@@ -252,10 +252,7 @@ impl ServeArgs {
         });
         Ok(AppConfig {
             memory,
-            secret: match self.cache.remote.key()? {
-                Some(key) => Some(Secret::of_fleet(&key)),
-                None => self.state.secret(),
-            },
+            secret: self.accounts.secret(&self.state, self.cache.remote.key()?.as_ref())?,
             spans: spans.transpose()?,
             ..around.config(self)
         })

@@ -102,6 +102,8 @@ fn settings_that_would_open_the_server_by_mistake_are_refused() {
 fn an_open_server_warns() {
     let open = Running::start("", &["--host", "0.0.0.0"], &[("KVIK_ALLOW_NO_KEY", "1")]);
     assert!(open.warnings.contains("WARN") && open.warnings.contains("NO KEY"), "{}", open.warnings);
+    let first = open.warnings.lines().next().unwrap();
+    assert!(first.contains(concat!("kvik ", env!("CARGO_PKG_VERSION"))), "after an upgrade: {first}");
     let admin_only = Running::start("", &["--admin-key", "root"], &[]);
     assert!(admin_only.warnings.contains("--admin-key protects"), "{}", admin_only.warnings);
     let others = [("LLAMA_API_KEY", "swordfish"), ("LLAMA_ARG_CTX_SIZE", "64"), ("OLLAMA_NUM_PARALLEL", "")];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::tidy::{assert_none, workspace};
+use crate::tidy::{assert_none, sources, workspace};
 
 /// Folders of documents.
 const FOLDERS: [&str; 4] = [".", "docs", "docs/decisions", "models/tiny"];
@@ -21,6 +21,41 @@ fn links_of_documents_lead_somewhere() {
     let complaints: Vec<String> =
         broken.map(|(path, link)| format!("{}: {link} leads nowhere", path.display())).collect();
     assert_none(&complaints);
+}
+
+/// Pages of the present name sources that are there; a decision names those of its day.
+#[test]
+fn sources_that_pages_name_are_there() {
+    let files: Vec<String> = sources().iter().map(|(path, _)| path.display().to_string()).collect();
+    let is_there = |name: &str| files.iter().any(|file| file.ends_with(&format!("/{name}")));
+    let (mut named, mut complaints) = (0, Vec::new());
+    for (path, text) in [".", "docs"].iter().flat_map(|folder| documents(folder)) {
+        for name in named_sources(&text) {
+            named += 1;
+            if !is_there(&name) {
+                complaints.push(format!("{}: there is no {name}", path.display()));
+            }
+        }
+    }
+    assert!(named > 100, "{named} sources are named: the pages are read as they are written");
+    assert_none(&complaints);
+}
+
+/// The paths of Rust files that stand in backticks, of `{a,b}` in one both.
+fn named_sources(text: &str) -> Vec<String> {
+    let words = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let paths = words.filter_map(|word| word.split("::").next()).filter(|word| is_source(word));
+    paths.flat_map(alternatives).collect()
+}
+
+fn is_source(word: &str) -> bool {
+    word.contains('/') && word.ends_with(".rs") && !word.contains(' ')
+}
+
+fn alternatives(path: &str) -> Vec<String> {
+    let parts = path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    let Some((before, (names, behind))) = parts else { return vec![path.to_owned()] };
+    names.split(',').map(|name| format!("{before}{name}{behind}")).collect()
 }
 
 fn documents(folder: &str) -> Vec<(PathBuf, String)> {
@@ -78,4 +113,6 @@ fn links_are_read() {
     let text = prose(text);
     assert_eq!(links(&text), ["y.md#z", "i.svg"]);
     assert_eq!(anchors(&text).into_iter().collect::<Vec<_>>(), ["a-b-c"]);
+    let text = "`a/{b,c}.rs`, `d.rs`, `e/f.rs::g` and `h/i j.rs`\n";
+    assert_eq!(named_sources(text), ["a/b.rs", "a/c.rs", "e/f.rs"]);
 }

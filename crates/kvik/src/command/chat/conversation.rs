@@ -47,6 +47,8 @@ pub(super) struct TerminalChat {
     draft: String,
     /// The system message for which the conversation would end, while that is asked.
     asked_system: Option<String>,
+    /// What deleted conversations were called and asked.
+    deleted: Vec<String>,
 }
 
 impl TerminalChat {
@@ -61,6 +63,7 @@ impl TerminalChat {
             memory: Value::Null,
             draft: String::new(),
             asked_system: None,
+            deleted: Vec::new(),
         }
     }
 
@@ -82,6 +85,11 @@ impl TerminalChat {
     /// The beginning of the next line: a question that was not answered.
     pub(super) fn take_draft(&mut self) -> String {
         std::mem::take(&mut self.draft)
+    }
+
+    /// Names, questions and system messages of conversations that were deleted since the last call.
+    pub(super) fn take_deleted(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.deleted)
     }
 
     /// Takes Ctrl-C at the prompt, which drops the line.
@@ -305,7 +313,12 @@ impl TerminalChat {
     }
 
     fn delete(&mut self, name: &str) -> anyhow::Result<()> {
+        let FoundConversation { id, name: own_name, messages } = self.kept().find(name)?;
         let deleted = self.kept().delete(name)?;
+        self.deleted.extend([name.to_owned(), id]);
+        self.deleted.extend(own_name);
+        let is_typed = |message: &&Value| message["role"] == "user" || message["role"] == "system";
+        self.deleted.extend(messages.iter().filter(is_typed).map(text_of));
         self.screen.line(&format!("deleted: {name}"));
         if self.id.as_ref() == Some(&deleted) {
             self.begin();

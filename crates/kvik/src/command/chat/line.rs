@@ -120,6 +120,19 @@ impl<'a> InputLine<'a> {
     }
 }
 
+/// Whether a line that was typed says one of these texts, as a question, a system message or the name of a conversation;
+/// of a correction nobody knows what it says it of.
+pub(super) fn says(line: &str, texts: &[String]) -> bool {
+    match InputLine::parse(line) {
+        InputLine::Say(text) | InputLine::System(text) => texts.iter().any(|known| known == text),
+        InputLine::Save(name) | InputLine::Load(name) | InputLine::Delete(name) => {
+            texts.iter().any(|known| known == name)
+        }
+        InputLine::Correct(_) => true,
+        _ => false,
+    }
+}
+
 /// Begins and ends a text of several lines.
 const QUOTES: &str = "\"\"\"";
 
@@ -221,6 +234,18 @@ mod tests {
         check("/memory correct", "correct TEXT");
         check("/load", "/list shows them");
         check("/export ", "a new file");
+    }
+
+    #[test]
+    fn a_line_says_what_was_said_with_it() {
+        let texts = ["one\ntwo".to_owned(), "my dog".to_owned()];
+        for line in ["my dog", "\"\"\"one\ntwo\"\"\"", "/system my dog", "/save my dog", "/delete my dog"] {
+            assert!(says(line, &texts), "{line}");
+        }
+        assert!(says("/memory correct The dog is Bolt.", &texts), "nobody knows of which conversation");
+        for line in ["my dogs", "one", "/list", "/set temperature 0", "/save"] {
+            assert!(!says(line, &texts), "{line}");
+        }
     }
 
     #[test]

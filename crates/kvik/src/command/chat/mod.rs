@@ -19,7 +19,7 @@ mod screen;
 #[cfg(test)]
 mod tests;
 
-use std::{io::IsTerminal, time::Duration};
+use std::{io::IsTerminal, path::PathBuf, time::Duration};
 
 use clap::Args;
 use kvik_memory::records::Records;
@@ -36,7 +36,7 @@ use super::{
 };
 use kvik_serving::settings::{
     capacity::Capacity,
-    home,
+    dirs, home,
     logging::{self, LogFormat},
     model::{CacheArgs, ModelArgs},
 };
@@ -46,6 +46,10 @@ const CAPACITY: Capacity = Capacity { parallel: 4, queue: 16, ..Capacity::ONE };
 /// Folder of its records in the state directory. They are separate from the server's, which one process at a time
 /// writes: an open terminal must not lock a server out of its accounts.
 const FOLDER: &str = "chat";
+/// File of typed lines in that folder.
+const HISTORY: &str = "history";
+/// The same in the directory of settings, where earlier versions kept it.
+const HISTORY_EARLIER: &str = "chat_history";
 /// How long to wait for another terminal to close the records.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -69,8 +73,10 @@ context, the model reads a summary of its beginning, its recent messages, and wh
 the question; /memory shows them, --memory off ends the conversation with the context.
 
 Every conversation is kept, by the server or in the state directory, under its first words or the name
-that /save gives it; here with --memory off none is. /help lists the commands; three quotes (\"\"\") begin
-and end a text of several lines, and Alt-Enter begins another line.")]
+that /save gives it; here with --memory off none is. The lines that a person types are in the history
+of the terminal (chat/history of the state directory), until their conversation is deleted; with --memory
+off, and of a program that types, none are. /help lists the commands; three quotes (\"\"\") begin and end
+a text of several lines, and Alt-Enter begins another line.")]
 pub(crate) struct ChatArgs {
     /// The model, as -m names it: a name, a short name, a file, a source of the hub
     #[arg(value_name = "NAME", value_parser = home::text)]
@@ -99,7 +105,7 @@ pub(crate) fn run(args: &ChatArgs, loading: Option<&str>) -> anyhow::Result<bool
     let (backend, lasting) = args.open(loading)?;
     let mut chat = TerminalChat::new(backend, Screen::new(), args, lasting);
     chat.greet();
-    let outcome = args.open_conversation(&mut chat).and_then(|()| converse(&mut chat));
+    let outcome = args.open_conversation(&mut chat).and_then(|()| converse(&mut chat, args.history()?));
     chat.close();
     outcome.map(|()| chat.screen.fails())
 }
@@ -159,6 +165,17 @@ impl ChatArgs {
         Ok(Records::open(&folder.join(FOLDER), LOCK_PATIENCE).map_err(|error| error.to_string()))
     }
 
+    /// The file of typed lines: in a terminal, where conversations are kept.
+    fn history(&self) -> anyhow::Result<Option<PathBuf>> {
+        let is_kept = std::io::stdin().is_terminal() && self.memory.config(true)?.on;
+        let Some(folder) = self.state.folder().filter(|_| is_kept) else { return Ok(None) };
+        let path = folder.join(FOLDER).join(HISTORY);
+        if let Some(settings) = dirs::config() {
+            editor::take_over(&settings.join(HISTORY_EARLIER), &path);
+        }
+        Ok(Some(path))
+    }
+
     /// Continues the requested conversation, or shows which one could be continued.
     fn open_conversation(&self, chat: &mut TerminalChat) -> anyhow::Result<()> {
         match &self.resume {
@@ -173,8 +190,8 @@ impl ChatArgs {
 ///
 /// # Errors
 /// If they cannot be read, or a program's end in the middle of a text.
-fn converse(chat: &mut TerminalChat) -> anyhow::Result<()> {
-    let mut editor = LineEditor::open()?;
+fn converse(chat: &mut TerminalChat, history: Option<PathBuf>) -> anyhow::Result<()> {
+    let mut editor = LineEditor::open(history)?;
     let is_piped = !std::io::stdin().is_terminal();
     loop {
         let draft = chat.take_draft();
@@ -183,7 +200,7 @@ fn converse(chat: &mut TerminalChat) -> anyhow::Result<()> {
         let typed = editor.read(chat.prompt(), &draft)?;
         let turn = begun.unwrap_or_else(|| chat.turn());
         match typed {
-            Typed::Line(line) if chat.enter(&line) => {}
+            Typed::Line(line) if chat.enter(&line) => editor.forget(&chat.take_deleted()),
             Typed::Line(_) | Typed::End => break,
             Typed::Interrupt => chat.interrupt(),
         }

@@ -235,6 +235,8 @@ fn conversations_are_listed_named_deleted_and_exported() {
     assert!(terminal.types("/save conv_1").contains("error: "), "ids are no names");
     terminal.types("/load third");
     terminal.types("/delete third");
+    let deleted = terminal.chat.take_deleted();
+    assert!(["third", "Hello there!"].iter().all(|text| deleted.iter().any(|it| it == text)), "{deleted:?}");
     assert!(terminal.types("/undo").contains("nothing to take back"), "a new conversation has begun");
     assert!(terminal.types("/load third").contains("no conversation `third`; /list shows them"));
     terminal.types("/load Hello there!");

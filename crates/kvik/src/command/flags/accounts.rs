@@ -35,8 +35,8 @@ pub(crate) struct AccountArgs {
     /// A file with the admin's key
     #[arg(long, value_name = "FILE")]
     admin_key_file: Option<PathBuf>,
-    /// The secret that separates the tenants' caches, created when missing [default: one from --cache-remote-key, or secret
-    /// in --state-dir]
+    /// The secret that separates the tenants' caches and seals compaction items, created when missing [default: one from
+    /// --cache-remote-key, or secret in --state-dir]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// Price of a prompt token that is computed
@@ -91,13 +91,29 @@ impl AccountArgs {
         fleet: Option<&FleetKey>,
     ) -> anyhow::Result<Option<Source>> {
         let Some(path) = self.tenants.clone() else { return Ok(None) };
-        if let (Some(key), None) = (fleet, &self.secret_file) {
-            return Ok(Some(Source { path, secret: Secret::of_fleet(key) }));
+        if let Some(secret) = self.named_secret(fleet)? {
+            return Ok(Some(Source { path, secret }));
         }
-        let default = || state.folder().map(|folder| folder.join("secret"));
-        let secret_file = self.secret_file.clone().or_else(default);
-        let secret_file = secret_file.context("there is no home directory; give --secret-file")?;
-        Ok(Some(Source { path, secret: Secret::open(&secret_file)? }))
+        let folder = state.folder().context("there is no home directory; give --secret-file")?;
+        Ok(Some(Source { path, secret: Secret::open(&folder.join("secret"))? }))
+    }
+
+    /// The secret that seals compaction items: the one that separates tenants, whether there are any or not; `None` where
+    /// none can be stored.
+    pub(crate) fn secret(
+        &self,
+        state: &StateArgs,
+        fleet: Option<&FleetKey>,
+    ) -> anyhow::Result<Option<Secret>> {
+        Ok(self.named_secret(fleet)?.or_else(|| state.secret()))
+    }
+
+    /// The secret that settings name: the one in `--secret-file`, else the one derived from the fleet's key.
+    fn named_secret(&self, fleet: Option<&FleetKey>) -> Result<Option<Secret>, SecretError> {
+        match &self.secret_file {
+            Some(path) => Secret::open(path).map(Some),
+            None => Ok(fleet.map(Secret::of_fleet)),
+        }
     }
 
     /// Checks the tenants file, if there is one.
@@ -159,8 +175,8 @@ impl StateArgs {
         Some(url.trim().to_owned()).filter(|url| url.starts_with("http://"))
     }
 
-    /// The server's secret, if one can be stored.
-    pub(crate) fn secret(&self) -> Option<Secret> {
+    /// The secret of the state directory, if one can be stored.
+    fn secret(&self) -> Option<Secret> {
         let opened = Secret::open(&self.folder()?.join("secret"));
         let without = |error: &SecretError| {
             tracing::warn!("{error}; compaction items last only as long as this process")
@@ -207,6 +223,7 @@ mod tests {
     use std::fs;
 
     use clap::Parser;
+    use kvik_server::accounts::tenants::Share;
 
     use super::*;
 
@@ -214,6 +231,32 @@ mod tests {
     struct Flags {
         #[command(flatten)]
         accounts: AccountArgs,
+        #[command(flatten)]
+        state: StateArgs,
+    }
+
+    /// Compaction items were sealed with the secret of the state directory whatever `--secret-file` said, so that another
+    /// server with that file refused them.
+    #[test]
+    fn one_secret_separates_tenants_and_seals_items() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let (state, named) = (text("state"), text("named"));
+        let salts = |flags: &[&str]| {
+            let flags = ["kvik", "--tenants", "tenants.toml"].into_iter().chain(flags.iter().copied());
+            let Flags { accounts, state } = Flags::try_parse_from(flags).unwrap();
+            let seals = accounts.secret(&state, None).unwrap().unwrap();
+            let separates = accounts.source(&state, None).unwrap().unwrap().secret;
+            [seals, separates].map(|secret| secret.salt("", Share::Shared))
+        };
+        let by_file = salts(&["--state-dir", &state, "--secret-file", &named]);
+        assert!(!dir.path().join("state").exists(), "no other secret is made");
+        let elsewhere = salts(&["--state-dir", &text("other"), "--secret-file", &named]);
+        let by_default = salts(&["--state-dir", &state]);
+        assert_eq!(by_file[0], by_file[1]);
+        assert_eq!(by_file, elsewhere);
+        assert_eq!(by_default[0], by_default[1]);
+        assert_ne!(by_file[0], by_default[0]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::FalseyValueParser};
 
 use kvik_memory::memory::{MemoryConfig, Words, WordsError};
 
@@ -29,7 +29,7 @@ pub(crate) struct MemoryArgs {
     #[arg(long, value_name = "TOKENS")]
     memory_quotes: Option<usize>,
     /// Never let go of the opening exchange
-    #[arg(long)]
+    #[arg(long, value_parser = FalseyValueParser::new())]
     memory_protect_first: bool,
     /// A file of words that summaries are asked for and told with, instead of those of the conversation's language
     #[arg(long, value_name = "FILE")]
