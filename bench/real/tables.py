@@ -3,7 +3,7 @@
 and what `kvik eval` and the server's guard say of each model.
 
     bench/real/tables.py smollm2=SmolLM2-135M-Instruct.Q4_1.gguf [NAME=FILE ...] --text wiki.test.raw
-                         [--kvik target/release/kvik] [--parts 5] [--windows 4] [--cases 40] [--policies ...]
+                         [--kvik target/release/kvik] [--parts 5] [--windows 4] [--cases 40] [--policies ...] [--shares ...]
 
 Text is cut into parts, and each part into windows of 512 tokens. What a format or a policy costs is a ratio of perplexities in
 the same windows; its interval of 95% is that of the mean over parts (Student's t). Intervals of right answers are Wilson's, as
@@ -79,7 +79,7 @@ class Bench:
             print(f"| {row[0]['kv']} | {bits:.2f} | {change(exact, row)} | {divergence:.5f} |", flush=True)
 
     def retention(self):
-        asked = [word for policy in self.args.policies for word in ("--retain", policy)] + ["--keep", ",".join(SHARES), "--kv", "f32"]
+        asked = [word for policy in self.args.policies for word in ("--retain", policy)] + ["--keep", ",".join(self.args.shares), "--kv", "f32"]
         parts = self.predicted(*asked)
         tasks = ["--task", f"recall:{self.args.cases},needles:{self.args.cases}", "--length", "512,1024"]
         report = json.loads(self.kvik("eval", *asked, *tasks, "--json"))
@@ -140,6 +140,7 @@ def main():
     parser.add_argument("--windows", type=int, default=4, help="of a part")
     parser.add_argument("--cases", type=int, default=40, help="of a task that asks questions")
     parser.add_argument("--policies", nargs="+", default=POLICIES, help="of the table of retention")
+    parser.add_argument("--shares", nargs="+", default=SHARES, help="of the tokens that a policy keeps")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="+", choices=["formats", "retention", "guard"], default=["formats", "retention", "guard"])
     args = parser.parse_args()
