@@ -82,12 +82,7 @@ fn a_store_needs_a_writable_directory() {
 /// A process that has too many files open is an example of a system that fails for a moment.
 #[test]
 fn files_that_the_system_does_not_open_stay_as_they_are() {
-    let scene = Scene::filled(3);
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "store::tests::faults::few_files_child"]);
-    let output = child.env(CHILD_DIR, &scene.config.dir).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    assert_eq!(scene.survivors().len(), 3);
+    survive_a_child("few_files_child");
 }
 
 /// The child of the test above; does nothing by itself.
@@ -102,12 +97,7 @@ fn few_files_child() {
 /// Nobody is told that blocks are erased that could not be looked at.
 #[test]
 fn files_that_the_system_does_not_open_do_not_count_as_erased() {
-    let scene = Scene::filled(3);
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "store::tests::faults::few_files_erasing_child"]);
-    let output = child.env(CHILD_DIR, &scene.config.dir).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    assert_eq!(scene.survivors().len(), 3);
+    survive_a_child("few_files_erasing_child");
 }
 
 /// The child of the test above; does nothing by itself.
@@ -117,6 +107,16 @@ fn few_files_erasing_child() {
     leave_one_file();
     let error = erase_at_rest(Path::new(&dir), |_| Picked::All).unwrap_err();
     assert!(matches!(&error, StoreError::Io { path, .. } if path.ends_with("headers")), "{error}");
+}
+
+/// Runs a test of this file in a process of its own over three blocks, which all survive it.
+fn survive_a_child(name: &str) {
+    let scene = Scene::filled(3);
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", &format!("store::tests::faults::{name}")]);
+    let output = child.env(CHILD_DIR, &scene.config.dir).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(scene.survivors().len(), 3);
 }
 
 /// Lets this process have one more file open: the lowest free number is for the lock, and none is left for the headers.

@@ -368,13 +368,7 @@ async fn a_summary_does_not_depend_on_the_adapters_of_the_turn_that_it_is_made_b
     }
     history.push(json!({"role": "user", "content": "Hello."}));
     let summary_behind = async |asked: &str, then: &str| {
-        let memory = MemoryConfig {
-            recent_max: Some(200),
-            summary_max: Some(48),
-            trigger_discard: Some(80),
-            quotes_max: Some(0),
-            ..MemoryConfig::default()
-        };
+        let memory = little_memory();
         let server = lora::configured(dir.path(), "", AppConfig { memory, ..config() });
         tokio::spawn(make_summaries(server.app.clone()));
         let body = |model: &str| {
@@ -394,18 +388,22 @@ async fn a_summary_does_not_depend_on_the_adapters_of_the_turn_that_it_is_made_b
     assert_eq!(summary_behind("two", "one").await, plain);
 }
 
-/// The conversation behind a summary is computed as its turns are, so that the next one finds it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_is_computed_behind_its_summary_with_the_adapters_of_its_turns() {
-    let dir = tempfile::tempdir().unwrap();
-    let memory = MemoryConfig {
-        on: true,
+/// Bounds that a short conversation exceeds.
+fn little_memory() -> MemoryConfig {
+    MemoryConfig {
         recent_max: Some(200),
         summary_max: Some(48),
         trigger_discard: Some(80),
         quotes_max: Some(0),
         ..MemoryConfig::default()
-    };
+    }
+}
+
+/// The conversation behind a summary is computed as its turns are, so that the next one finds it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_is_computed_behind_its_summary_with_the_adapters_of_its_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = MemoryConfig { on: true, ..little_memory() };
     let server = lora::configured(dir.path(), "", AppConfig { memory, ..config() });
     tokio::spawn(make_summaries(server.app.clone()));
     let mut messages = vec![json!({"role": "system", "content": "You are a helpful assistant."})];
