@@ -83,7 +83,7 @@ impl Windows {
         windows_max: usize,
     ) -> Result<Windows, PerplexityError> {
         let tokens = tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), true, false);
-        let bos = tokenizer.bos().filter(|_| tokenizer.add_bos());
+        let bos = tokenizer.required_bos();
         Windows::cut(tokens, bos, window_tokens, windows_max)
     }
 

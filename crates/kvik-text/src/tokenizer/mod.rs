@@ -142,7 +142,7 @@ impl Tokenizer {
     /// BOS token themselves; if a template does not and the model requires it, this adds it.
     pub fn encode_chat(&self, text: &str, inputs: &[Range<usize>]) -> Vec<Token> {
         let mut tokens = self.encode_prompt(text, inputs);
-        if let Some(bos) = self.bos().filter(|_| self.add_bos())
+        if let Some(bos) = self.required_bos()
             && tokens.first() != Some(&bos)
         {
             tokens.insert(0, bos);
@@ -266,6 +266,11 @@ impl Tokenizer {
     /// Whether [`encode`](Tokenizer::encode) with `add_special` begins with the begin-of-text token.
     pub fn add_bos(&self) -> bool {
         self.ends.bos.is_some() && self.ends.prefix.first() == self.ends.bos.as_ref()
+    }
+
+    /// The begin-of-text token, if the model requires it.
+    pub fn required_bos(&self) -> Option<Token> {
+        self.bos().filter(|_| self.add_bos())
     }
 
     /// A lower bound on the tokens of a text of this many bytes, to refuse texts that cannot fit before

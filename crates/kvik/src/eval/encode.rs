@@ -108,16 +108,11 @@ impl Encoder<'_> {
     }
 
     fn with_bos(&self, mut tokens: Vec<Token>) -> Vec<Token> {
-        if let Some(bos) = required_bos(self.tokenizer).filter(|bos| tokens.first() != Some(bos)) {
+        if let Some(bos) = self.tokenizer.required_bos().filter(|bos| tokens.first() != Some(bos)) {
             tokens.insert(0, bos);
         }
         tokens
     }
-}
-
-/// The begin-of-text token, if the model requires it.
-pub(super) fn required_bos(tokenizer: &Tokenizer) -> Option<Token> {
-    tokenizer.bos().filter(|_| tokenizer.add_bos())
 }
 
 fn input(messages: &[Value], thinking: Option<bool>, ask: bool) -> RenderInput {

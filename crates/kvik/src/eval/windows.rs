@@ -9,7 +9,6 @@ use kvik_text::tokenizer::Tokenizer;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::encode::required_bos;
 use super::held_out;
 use super::written::content;
 
@@ -101,7 +100,7 @@ pub(crate) fn of_stories(length: usize, count: usize, tokenizer: &Tokenizer) -> 
 /// The windows of a text. The begin-of-text token replaces the first token of each if the model requires it, as in the
 /// windows of `kvik perplexity`.
 fn of_text(text: &str, length: usize, count: usize, tokenizer: &Tokenizer) -> anyhow::Result<Vec<Window>> {
-    let (tokens, bos) = (tokenizer.encode(text, true, false), required_bos(tokenizer));
+    let (tokens, bos) = (tokenizer.encode(text, true, false), tokenizer.required_bos());
     let window = |tokens: &[Token]| {
         let mut tokens = tokens.to_vec();
         tokens[0] = bos.unwrap_or(tokens[0]);
@@ -118,7 +117,7 @@ fn of_text(text: &str, length: usize, count: usize, tokenizer: &Tokenizer) -> an
 
 impl WindowLine {
     fn window(&self, tokenizer: &Tokenizer) -> Window {
-        let mut tokens: Vec<Token> = required_bos(tokenizer).into_iter().collect();
+        let mut tokens: Vec<Token> = tokenizer.required_bos().into_iter().collect();
         let mut answers = vec![false; tokens.len()];
         let mut add = |text: &str, is_answer: bool| {
             tokens.extend(tokenizer.encode(text, false, true));

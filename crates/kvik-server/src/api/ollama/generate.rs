@@ -112,7 +112,7 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
         },
         Some(chat) => {
             let tokenizer = &app.serving.texts.tokenizer;
-            let begin = tokenizer.bos().filter(|_| tokenizer.add_bos());
+            let begin = tokenizer.required_bos();
             fields.asked(ChatRequest::new(app, chat, options, logprobs, body)?, begin)
         }
     };
