@@ -36,7 +36,6 @@ def published(tokens):
         "StreamingLLM": kvpress.StreamingLLMPress,
         "Knorm": kvpress.KnormPress,
         "KeyDiff": kvpress.KeyDiffPress,
-        "TOVA": kvpress.TOVAPress,
         "H2O": kvpress.ObservedAttentionPress,
         "SnapKV": snap,
         "SnapKV_w16": lambda removed: kvpress.SnapKVPress(removed, window_size=window(16)),

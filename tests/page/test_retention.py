@@ -9,7 +9,7 @@ LAYERS, HEADS = 3, 2
 MEASURED = [
     {"policy": f"{name}:{share},budget=all", "kv": "q8", "share_kept": share, "mean_percent": mean / share,
      "worst_percent": 2 * mean / share, "worst_task": "needle", "cases": 40}
-    for name, mean in (("keydiff", 0.5), ("snapkv", 2.0), ("tova", 5.0)) for share in (0.2, 0.5, 0.8)
+    for name, mean in (("keydiff", 0.5), ("snapkv", 2.0), ("h2o", 5.0)) for share in (0.2, 0.5, 0.8)
 ]
 
 
@@ -139,8 +139,8 @@ def test_measured_losses_are_drawn_and_listed(show):
     expect(panel.locator("tbody tr").first).to_contain_text("keydiff")
     expect(panel.locator(".loss-line.mean")).to_have_count(1)
     before = panel.locator(".loss-line.mean").get_attribute("d")
-    page.get_by_label("Policy").select_option("tova")
-    expect(panel.locator("tbody tr").first).to_contain_text("tova,budget=all")
+    page.get_by_label("Policy").select_option("h2o")
+    expect(panel.locator("tbody tr").first).to_contain_text("h2o,budget=all")
     drawn = panel.locator(".loss-line.mean").get_attribute("d")
     assert drawn != before
     # The largest worst loss is 50%, so a mean of 25% at 0.2 lies half-way up.

@@ -39,7 +39,7 @@ mod x86;
 pub use activations::{Activations, Group, Groups};
 pub use attention::{Attention, AttnScratch, AttnWeights, WeightReduce};
 pub use domains::{DomainError, MemoryDomain, bound_memory_domains, memory_domains, stay_in_memory_domain};
-pub use facts::{QueryMoments, Rows, WeightedSums, expected_attention, likeness, redundancy, row_norms};
+pub use facts::{QueryMoments, Rows, WeightedSums, expected_attention, likeness, row_norms};
 pub use isa::{Isa, UnknownIsa};
 pub use kv::{
     BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvFormats, KvKind, KvLayer, KvLayout,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use kvik_cache::retain::{HeadFacts, LayerFacts, Needs};
 use kvik_kernels::{
     KvArena, Pool, RopeStyle, RopeTable, Rows, SeqKv, StoredVectors, expected_attention, likeness,
-    redundancy, rope_back, row_norms,
+    rope_back, row_norms,
 };
 
 use super::batch::StoredLayer;
@@ -63,7 +63,6 @@ impl FactsContext<'_> {
         HeadFacts {
             key_norms: fact(needs.key_norms, row_norms, keys),
             likeness: fact(needs.likeness, likeness, keys),
-            redundancy: fact(needs.redundancy, redundancy, keys),
             value_norms: fact(needs.value_norms, row_norms, values),
             ..HeadFacts::default()
         }

@@ -59,8 +59,6 @@ pub struct Needs {
     pub value_norms: bool,
     /// [`HeadFacts::likeness`]
     pub likeness: bool,
-    /// [`HeadFacts::redundancy`]
-    pub redundancy: bool,
     /// [`HeadFacts::expected`]
     pub expected: bool,
     /// [`HeadFacts::gated`]
@@ -80,8 +78,6 @@ pub struct HeadFacts {
     pub value_norms: Vec<f32>,
     /// Cosine of each key with the mean of all keys' directions.
     pub likeness: Vec<f32>,
-    /// Mean cosine of each key with the other stored keys.
-    pub redundancy: Vec<f32>,
     /// The expected attention of queries like the observed ones, at future positions: softmax over the positions
     /// after the skipped ones, mean over query heads; 0 at the skipped ones.
     pub expected: Vec<f32>,

@@ -36,8 +36,8 @@ fn facts(chance: &mut Chance, at: usize, shape: &[usize]) -> Vec<LayerFacts> {
         }
         let mut some = || positions.iter().map(|_| chance.fact()).collect::<Vec<f32>>();
         let (mass, key_norms, value_norms) = (some(), some(), some());
-        let (likeness, redundancy, expected, gated) = (some(), some(), some(), some());
-        HeadFacts { positions, mass, key_norms, value_norms, likeness, redundancy, expected, gated }
+        let (likeness, expected, gated) = (some(), some(), some());
+        HeadFacts { positions, mass, key_norms, value_norms, likeness, expected, gated }
     };
     shape.iter().map(|&heads| LayerFacts { heads: (0..heads).map(|_| head()).collect() }).collect()
 }
@@ -275,7 +275,7 @@ fn texts_say_policy_keep_and_options() {
     check("snapkv:0.5,when=points", "snapkv:0.5");
     check("h2o:512,budget=all,every=128", "h2o:512,budget=all,every=128");
     check("h2o:512,mean=true,counter=sketch,decay=0.9", "h2o:512,counter=sketch,decay=0.9");
-    check("r-kv:1024,lambda=0.07", "r-kv:1024,lambda=0.07");
+    check("decay:1024,lambda=0.07", "decay:1024,lambda=0.07");
     check("random:0.5,cut=hybrid,recent=8,seed=3", "random:0.5,seed=3,cut=hybrid:0.5,recent=8");
 }
 
@@ -314,8 +314,6 @@ fn what_cannot_be_read_or_used_is_named() {
     check("window:0.5,size=0", &["size", "`0`"]);
     check("decay:0.5,lambda=-1", &["lambda", "`-1`"]);
     check("expected:0.5,epsilon=nan", &["epsilon", "`NaN`"]);
-    check("r-kv:0.5,lambda=2", &["lambda", "`2`"]);
-    check("r-kv:0.5,pool=2", &["pool", "`2`"]);
     check("scissorhands:0.5,window=0", &["window", "`0`"]);
     check("snapkv:0.5,sinks=few", &["sinks", "`few`"]);
     check("snapkv:0.5,pool=4", &["pool", "`4`", "odd"]);
@@ -511,7 +509,6 @@ fn a_window_is_at_most_half_of_the_sequence() {
     assert_eq!(watched("snapkv:0.5", 1000, 1256), 1192..1256);
     assert_eq!(watched("h2o:0.5", 1000, 1256), 1000..1256);
     assert_eq!(watched("h2o:0.5", 1000, 1000), 0..1000);
-    assert_eq!(watched("tova:0.5", 1000, 1256), 1255..1256);
 }
 
 #[test]

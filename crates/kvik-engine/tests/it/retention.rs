@@ -11,7 +11,7 @@ use kvik_kernels::{KvFormat, KvLayer, KvLayout};
 use proptest::prelude::*;
 
 /// Policies of every kind: by place, by vectors, observed in all rows and in the last ones, expected, repeated.
-const RETENTIONS: [&str; 18] = [
+const RETENTIONS: [&str; 17] = [
     "sinks:40,every=16",
     "sinks:0.5,every=20",
     "sample:0.5,every=24",
@@ -24,11 +24,10 @@ const RETENTIONS: [&str; 18] = [
     "h2o:64,every=16",
     "h2o:0.5,every=32,counter=sketch",
     "scissorhands:0.5,window=32,every=32",
-    "tova:0.5,every=17",
+    "snapkv:0.5,window=1,every=17",
     "snapkv:0.5,window=16,every=32",
     "snapkv:60,window=8,every=16",
     "decay:0.4,every=16",
-    "r-kv:0.5,every=256",
     "kvzip:0.5,budget=head",
 ];
 

@@ -22,18 +22,16 @@ use kvik_text::tokenizer::Tokenizer;
 
 const CONTEXT: usize = 1024;
 
-const RETENTIONS: [&str; 17] = [
+const RETENTIONS: [&str; 15] = [
     "sinks:0.5,every=512",
     "sample:0.5,every=512",
     "knorm:0.5,order=large,every=512",
     "vnorm:0.5,budget=all,every=512",
     "keydiff:0.5,every=512",
     "h2o:0.5,every=512",
-    "tova:0.5,every=512",
     "snapkv:0.5,window=16,every=512",
     "snapkv:0.5,budget=layer,every=512",
     "expected:0.5,every=512",
-    "r-kv:0.5,every=512",
     "kvzip:0.5,every=512",
     "kvzip:0.3,fit=false,every=512",
     "gated:0.5,every=512",

@@ -21,7 +21,7 @@ const POLICIES: [&str; 14] = [
     "keydiff:0.1,every=16,protect=64",
     "h2o:0.4,every=16",
     "h2o:24,every=16,counter=sketch",
-    "tova:0.5,every=17",
+    "snapkv:0.5,window=1,every=17",
     "snapkv:0.5,window=8,every=16",
     "scissorhands:0.5,window=16,every=16",
     "kvzip:0.5,budget=head",

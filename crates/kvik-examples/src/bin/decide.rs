@@ -53,9 +53,8 @@ fn facts() -> Vec<LayerFacts> {
             key_norms: some(1),
             value_norms: some(2),
             likeness: some(3),
-            redundancy: some(4),
-            expected: some(5),
-            gated: some(6),
+            expected: some(4),
+            gated: some(5),
         }
     };
     let layer =

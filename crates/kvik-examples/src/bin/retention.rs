@@ -11,7 +11,7 @@ use std::time::Instant;
 use kvik_kernels::{
     Attention, AttnScratch, AttnWeights, BLOCK_POSITIONS, KvArena, KvFormat, KvLayer, KvLayout, Pool,
     QueryMoments, RopeStyle, RopeTable, Rows, SeqKv, SeqRow, WeightReduce, expected_attention, likeness,
-    redundancy, row_norms,
+    row_norms,
 };
 
 const LAYERS: usize = 28;
@@ -184,7 +184,6 @@ fn facts(pool: &Pool, store: &Store) {
     };
     report("norms", row_norms);
     report("likeness", likeness);
-    report("redundancy", redundancy);
 }
 
 /// Moments of the queries of a prefill, and what they expect of the keys.

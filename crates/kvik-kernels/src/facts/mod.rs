@@ -13,7 +13,7 @@ mod variants;
 pub use expected::expected_attention;
 pub use fit::WeightedSums;
 pub use moments::QueryMoments;
-pub use rows::{Rows, likeness, redundancy, row_norms};
+pub use rows::{Rows, likeness, row_norms};
 
 /// Runs tasks in parallel if there is more work than waking threads costs.
 fn run_tasks(pool: &crate::Pool, tasks: usize, products: usize, run: &(dyn Fn(usize) + Sync)) {

@@ -62,21 +62,6 @@ pub fn likeness(pool: &Pool, rows: &dyn Rows, out: &mut [f32]) {
     RowFacts::new(Isa::current(), pool, rows).likeness(out);
 }
 
-/// Mean cosine of each row and every other row, 0 for a single row: the redundancy of R-KV (arXiv 2505.24133,
-/// section 3), without its threshold.
-///
-/// The sum of all cosines of a row is the product of its direction and the sum of all others', so this takes `n`
-/// products and not `n^2`.
-///
-/// * `rows`: at least `n`, of which the first are used
-/// * `out`: `[n]`
-///
-/// # Panics
-/// If there are fewer rows.
-pub fn redundancy(pool: &Pool, rows: &dyn Rows, out: &mut [f32]) {
-    RowFacts::new(Isa::current(), pool, rows).redundancy(out);
-}
-
 /// Rows, with the kernels and threads that process them.
 #[derive(Clone, Copy)]
 pub(super) struct RowFacts<'a> {
@@ -98,15 +83,6 @@ impl<'a> RowFacts<'a> {
         let sum = self.sum_of_directions(out);
         let of_sum = 1.0 / self.norm(&sum).max(NORM_MIN);
         self.each(out, |row, out| *out = self.dot(row, &sum) * *out * of_sum);
-    }
-
-    pub(super) fn redundancy(&self, out: &mut [f32]) {
-        let sum = self.sum_of_directions(out);
-        let others = out.len().saturating_sub(1).max(1) as f32;
-        self.each(out, |row, out| {
-            let with_itself = (self.norm(row) * *out).powi(2);
-            *out = (self.dot(row, &sum) * *out - with_itself) / others;
-        });
     }
 
     /// The sum of the rows' directions: the rows of a piece in order, then the pieces. Writes the factor that

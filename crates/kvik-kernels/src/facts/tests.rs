@@ -62,8 +62,8 @@ fn in_f64(x: &[f32], dim: usize) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
     (rows, directions)
 }
 
-/// Norms, likeness and redundancy by definition: over all pairs of rows.
-fn naive_rows(x: &[f32], dim: usize) -> [Vec<f64>; 3] {
+/// Norms and likeness by definition.
+fn naive_rows(x: &[f32], dim: usize) -> [Vec<f64>; 2] {
     let (rows, directions) = in_f64(x, dim);
     let norms = rows.iter().map(|row| dot(row, row).sqrt()).collect();
     let mut mean = vec![0.0; dim];
@@ -72,24 +72,17 @@ fn naive_rows(x: &[f32], dim: usize) -> [Vec<f64>; 3] {
     }
     let of_mean = dot(&mean, &mean).sqrt();
     let likeness = directions.iter().map(|direction| dot(direction, &mean) / of_mean.max(1e-12)).collect();
-    let cosines = |i: usize| {
-        let others = directions.iter().enumerate().filter(|&(j, _)| j != i);
-        others.map(|(_, other)| dot(&directions[i], other)).sum::<f64>()
-    };
-    let others = directions.len().saturating_sub(1).max(1) as f64;
-    let redundancy = (0..directions.len()).map(|i| cosines(i) / others).collect();
-    [norms, likeness, redundancy]
+    [norms, likeness]
 }
 
-fn rows_of(isa: Isa, threads: usize, x: &[f32], dim: usize) -> [Vec<f32>; 3] {
+fn rows_of(isa: Isa, threads: usize, x: &[f32], dim: usize) -> [Vec<f32>; 2] {
     let pool = Pool::new(threads);
     let in_memory = InMemory { x, dim };
     let rows = RowFacts::new(isa, &pool, &in_memory);
-    let mut facts = [(); 3].map(|()| vec![f32::NAN; x.len() / dim]);
-    let [norms, likeness, redundancy] = &mut facts;
+    let mut facts = [(); 2].map(|()| vec![f32::NAN; x.len() / dim]);
+    let [norms, likeness] = &mut facts;
     rows.norms(norms);
     rows.likeness(likeness);
-    rows.redundancy(redundancy);
     facts
 }
 

@@ -8,7 +8,6 @@ mod keydiff;
 mod knorm;
 mod kvzip;
 mod random;
-mod rkv;
 mod rules;
 mod sample;
 mod scissorhands;
@@ -16,7 +15,6 @@ mod sinks;
 mod snapkv;
 #[cfg(test)]
 mod tests;
-mod tova;
 mod vnorm;
 mod windowed;
 
@@ -93,14 +91,12 @@ policies! {
     Keydiff in keydiff: "keydiff";
     H2o in h2o: "h2o";
     Scissorhands in scissorhands: "scissorhands";
-    Tova in tova: "tova";
     Snapkv in snapkv: "snapkv";
     Windowed in windowed: "window";
     Decay in decay: "decay";
     Expected in expected: "expected";
     Kvzip in kvzip: "kvzip";
     Gated in gated: "gated";
-    Rkv in rkv: "r-kv";
 }
 
 impl Policy {

@@ -146,20 +146,6 @@ fn scissorhands_counts_how_often_a_position_was_found_unimportant() {
 }
 
 #[test]
-fn tova_takes_the_mean_over_the_heads_that_store_a_position() {
-    let head = |positions: &[u32], mass: &[f32]| HeadFacts {
-        positions: positions.to_vec(),
-        mass: mass.to_vec(),
-        ..HeadFacts::default()
-    };
-    let layer =
-        LayerFacts { heads: vec![head(&[0, 3, 5], &[1.0, 2.0, 3.0]), head(&[3, 4, 5], &[6.0, 7.0, 5.0])] };
-    let scene = Scene { at: 6, layer: 0, rows: 1, rooms: &[] };
-    let scores = Tova::DEFAULT.scores(scene, &layer, &mut LayerState::default());
-    assert_eq!(scores, [vec![1.0, 4.0, 4.0], vec![4.0, 7.0, 4.0]]);
-}
-
-#[test]
 fn every_window_keeps_its_most_important_positions() {
     let mass = values(2);
     let scores = scores(Windowed { size: 4 }.into(), observed(&mass), 8);
@@ -191,22 +177,4 @@ fn expected_attention_counts_as_much_as_the_value_it_reads() {
     assert_eq!(scores(Expected { epsilon: 0.25, ..Expected::DEFAULT }.into(), head(), 8), products);
     assert_eq!(scores(Expected { vnorm: false, ..Expected::DEFAULT }.into(), head(), 8), expected);
     assert_eq!(Expected::DEFAULT.watch(6), Watch::Queries { skip: 6 }, "sinks are skipped");
-}
-
-#[test]
-fn r_kv_weighs_importance_against_redundancy() {
-    let (mass, redundancy) = (values(6), values(7));
-    let head = HeadFacts { redundancy: redundancy.clone(), ..observed(&mass) };
-    let policy = Rkv { window: 4, pool: 3, lambda: 0.25 };
-    let scores = scores(policy.into(), head, 8);
-    let sum: f32 = redundancy.iter().map(|value| value.exp()).sum();
-    for index in 0..16 {
-        let near = match index {
-            0..12 => &mass[index.max(1) - 1..(index + 2).min(12)],
-            _ => &mass[index..index + 1],
-        };
-        let importance = near.iter().copied().fold(0.0, f32::max) / 4.0;
-        let expected = 0.25 * importance - 0.75 * redundancy[index].exp() / sum;
-        assert!((scores[index] - expected).abs() < 1e-6, "{index}: {} {expected}", scores[index]);
-    }
 }

@@ -60,7 +60,6 @@ pub fn facts(cells: &dyn Cells, stored: &StoredLayer<'_>, needs: Needs) -> Layer
         key_norms: of(1, needs.key_norms),
         value_norms: of(2, needs.value_norms),
         likeness: of(3, needs.likeness),
-        redundancy: of(4, needs.redundancy),
         expected: of(5, needs.expected),
         gated: of(6, needs.gated),
     };

@@ -132,7 +132,6 @@ impl Twin {
             key_norms: of(1),
             value_norms: of(2),
             likeness: of(3),
-            redundancy: of(4),
             expected: of(5),
             gated: of(6),
         };
