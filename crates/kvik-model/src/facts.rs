@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use kvik_cache::retain::{HeadFacts, LayerFacts, Needs};
 use kvik_kernels::{
-    KvArena, Pool, RopeStyle, RopeTable, Rows, SeqKv, StoredVectors, expected_attention, likeness,
-    rope_back, row_norms,
+    KvArena, Pool, RopeStyle, RopeTable, Rows, SeqKv, StoredVectors, expected_attention, likeness, rope_back,
+    row_norms,
 };
 
 use super::batch::StoredLayer;
