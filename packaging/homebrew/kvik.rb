@@ -8,7 +8,7 @@ class Kvik < Formula
   depends_on "rust" => :build
 
   def install
-    system "cargo", "install", *std_cargo_args(path: "crates/kvik")
+    system "cargo", "install", "--features", "tls-ring", *std_cargo_args(path: "crates/kvik")
     generate_completions_from_executable(bin/"kvik", "completions")
     system bin/"kvik", "man", buildpath/"man"
     man1.install Dir["man/*.1"]

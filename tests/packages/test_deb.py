@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import UNITS, as_root
+from conftest import ROOT, UNITS, as_root
 
 # Of 100: what is left is that a server talks to the network and is not bound to a directory of its own as root.
 EXPOSURE_MAX = 15
@@ -50,6 +50,15 @@ def test_the_units_are_valid_and_closed(installed):
     asked = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", names[0]]
     closed = subprocess.run(asked, capture_output=True, text=True, env=os.environ | {"SYSTEMD_COLORS": "0"})
     assert closed.returncode == 0, closed.stdout[-3000:]
+
+
+def test_the_command_that_shows_what_the_service_uses_has_the_variables_of_its_unit():
+    unit = (ROOT / "packaging/systemd/kvik.service").read_text()
+    variables = set(" ".join(re.findall(r"^Environment=(.*)", unit, re.MULTILINE)).split())
+    assert len(variables) == 3, variables
+    for page in ("packaging/systemd/config.toml", "docs/operations.md"):
+        commands = re.findall(r"sudo env (.*) kvik doctor$", (ROOT / page).read_text(), re.MULTILINE)
+        assert [set(command.split()) for command in commands] == [variables], page
 
 
 class Service:

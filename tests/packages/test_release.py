@@ -40,3 +40,11 @@ def test_the_files_that_it_names_are_there():
 def test_the_container_is_built_with_the_toolchain_of_the_repository():
     pinned = re.search(r'channel = "(\d+\.\d+)', (ROOT / "rust-toolchain.toml").read_text())[1]
     assert f"rust:{pinned}-alpine" in (ROOT / "packaging/Containerfile").read_text()
+
+
+def test_every_package_has_the_tls_that_runs_on_every_processor():
+    files = (WORKFLOW, ROOT / "packaging/Containerfile", ROOT / "packaging/homebrew/kvik.rb")
+    lines = [line for path in files for line in path.read_text().splitlines()]
+    builds = [line for line in lines if re.search(r'(cargo|maturin) build|"cargo", "install"', line)]
+    assert len(builds) >= 4, builds
+    assert all("tls-ring" in build for build in builds), builds

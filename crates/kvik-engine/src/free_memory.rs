@@ -1,9 +1,6 @@
 //! The memory that this process may still allocate, and the default size of the KV budget.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use kvik_kernels::bound_memory_domains;
 
@@ -23,9 +20,14 @@ pub struct MachineMemory {
     pub limit_bytes: Option<u64>,
 }
 
-/// Default bytes for keys and values: half of the free memory, at most 8 GiB.
-pub fn default_kv_bytes() -> u64 {
-    available_bytes().map_or(BUDGET_BLIND, |free| (free / 2).min(BUDGET_DEFAULT_MAX))
+/// Default bytes for keys and values, if so many budgets take of this memory before it is filled: together half of what is
+/// free, at most 8 GiB each.
+pub fn default_kv_bytes(budgets: u64) -> u64 {
+    share(available_bytes(), budgets)
+}
+
+fn share(free: Option<u64>, budgets: u64) -> u64 {
+    free.map_or(BUDGET_BLIND / budgets, |free| (free / (2 * budgets)).min(BUDGET_DEFAULT_MAX))
 }
 
 /// Free memory in bytes; `None` if the system does not report it.
@@ -47,7 +49,7 @@ impl MachineMemory {
         let domains =
             domains.and_then(|domains| domains.iter().map(|&domain| Free::of_domain(root, domain)).sum());
         let system = domains.map_or(machine, |domains: Free| domains.at_most(machine));
-        let groups: Vec<Group> = groups(root).iter().filter_map(|folder| Group::read(folder)).collect();
+        let groups: Vec<Group> = [UNIFIED, LEGACY].iter().flat_map(|version| version.groups(root)).collect();
         let left = groups.iter().map(|group| group.limit_bytes.saturating_sub(group.used_bytes)).min();
         Some(MachineMemory {
             total_bytes: system.total,
@@ -89,31 +91,81 @@ impl std::iter::Sum for Free {
     }
 }
 
-/// The folders of the control groups that contain this process: its own and its ancestors. Inside a container its own
-/// is the root; a service of systemd is some levels below.
-fn groups(root: &Path) -> Vec<PathBuf> {
-    let base = root.join("sys/fs/cgroup");
-    let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    let inside = Path::new(own);
-    // A group outside of this namespace is shown as `/../x`.
-    let is_plain = inside.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-    let inside = if is_plain { inside } else { Path::new("") };
-    inside.ancestors().map(|group| base.join(group)).collect()
+/// The memory controller in one version of control groups: where its groups are, and the names of their files.
+struct Controller {
+    folder: &'static str,
+    limits: &'static [&'static str],
+    used: &'static str,
+    /// Lines of `memory.stat` with cached files, which the system drops for whoever needs the memory.
+    cached: [&'static str; 2],
+}
+
+const UNIFIED: Controller = Controller {
+    folder: "sys/fs/cgroup",
+    limits: &["memory.max", "memory.high"],
+    used: "memory.current",
+    cached: ["active_file", "inactive_file"],
+};
+
+/// Version 1, which older systems have, some beside version 2.
+const LEGACY: Controller = Controller {
+    folder: "sys/fs/cgroup/memory",
+    limits: &["memory.limit_in_bytes"],
+    used: "memory.usage_in_bytes",
+    cached: ["total_active_file", "total_inactive_file"],
+};
+
+/// Version 1 has no word for the absence of a limit, but the largest number of whole pages.
+const LIMIT_MAX: u64 = 1 << 62;
+
+impl Controller {
+    /// The control groups with a limit that contain this process: its own and its ancestors. Inside a container its own
+    /// is the root; a service of systemd is some levels below.
+    fn groups(&self, root: &Path) -> Vec<Group> {
+        let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let inside = Path::new(own.lines().find_map(|line| self.own_group(line)).unwrap_or_default());
+        // A group outside of this namespace is shown as `/../x`.
+        let is_plain = inside.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        let inside = if is_plain { inside } else { Path::new("") };
+        let base = root.join(self.folder);
+        inside.ancestors().filter_map(|group| self.read(&base.join(group))).collect()
+    }
+
+    /// The group in a line of `/proc/self/cgroup`, if that is about this controller: `0::/a` in version 2,
+    /// `4:cpu,memory:/a` in version 1.
+    fn own_group<'a>(&self, line: &'a str) -> Option<&'a str> {
+        let mut parts = line.splitn(3, ':');
+        let (number, controllers) = (parts.next()?, parts.next()?);
+        let is_own = match self.folder == UNIFIED.folder {
+            true => number == "0" && controllers.is_empty(),
+            false => controllers.split(',').any(|controller| controller == "memory"),
+        };
+        parts.next().filter(|_| is_own)?.strip_prefix('/')
+    }
+
+    /// Reads a control group; `None` if it sets no limit.
+    fn read(&self, folder: &Path) -> Option<Group> {
+        let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
+        let limits = self.limits.iter().filter_map(|name| number(name));
+        let limit_bytes = limits.filter(|&limit| limit < LIMIT_MAX).min()?;
+        let stat = text("memory.stat").unwrap_or_default();
+        let cached = self.cached.iter().filter_map(|name| stat_line(&stat, name));
+        let used_bytes = cached.fold(number(self.used).unwrap_or(0), u64::saturating_sub);
+        Some(Group { limit_bytes, used_bytes })
+    }
 }
 
 /// The memory figures of a control group.
 struct Group {
     limit_bytes: u64,
+    /// Bytes in use, without cached files.
     used_bytes: u64,
 }
 
-impl Group {
-    /// Reads a control group; `None` if it sets no limit.
-    fn read(folder: &Path) -> Option<Group> {
-        let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-        Some(Group { limit_bytes: number("memory.max")?, used_bytes: number("memory.current").unwrap_or(0) })
-    }
+/// Parses a line such as `inactive_file 4096` of `memory.stat`.
+fn stat_line(stat: &str, name: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// Parses a line such as `MemAvailable:   12345 kB` of `/proc/meminfo`, in bytes.
@@ -127,6 +179,14 @@ fn kib_line(meminfo: &str, name: &str) -> Option<u64> {
 #[allow(clippy::unwrap_used)] // a test may fail where it stands
 mod tests {
     use super::*;
+
+    #[test]
+    fn budgets_in_one_memory_take_half_of_it_together() {
+        let gib = |count: u64| count << 30;
+        assert_eq!([1, 2].map(|budgets| share(Some(gib(12)), budgets)), [gib(6), gib(3)]);
+        assert_eq!([1, 2].map(|budgets| share(Some(gib(100)), budgets)), [gib(8); 2]);
+        assert_eq!([1, 2].map(|budgets| share(None, budgets)), [gib(2), gib(1)]);
+    }
 
     #[test]
     fn reads_meminfo() {
@@ -175,6 +235,36 @@ mod tests {
         // More in use than allowed, a limit above the machine, and a group of another namespace.
         check(&[own, (max, &limit(100)), (current, &limit(400))], 0, Some(100));
         check(&[own, (max, &limit(9000))], 2048, Some(9000));
+        // A limit at which the system slows the group down.
+        let high = "sys/fs/cgroup/system.slice/kvik.service/memory.high";
+        check(&[own, (max, &limit(1000)), (high, &limit(700)), (current, &limit(400))], 300, Some(700));
+        check(&[own, (max, "max\n"), (high, &limit(700))], 700, Some(700));
+        // Cached files count as free.
+        let stat = |[active, inactive]: [u64; 2], prefix: &str| {
+            format!(
+                "anon 1\n{prefix}active_file {}\n{prefix}inactive_file {}\n",
+                active << 10,
+                inactive << 10
+            )
+        };
+        let stat_path = "sys/fs/cgroup/system.slice/kvik.service/memory.stat";
+        for (cached, available_kib) in [([0, 0], 600), ([100, 250], 950), ([300, 300], 1000)] {
+            let text = stat(cached, "");
+            check(
+                &[own, (max, &limit(1000)), (current, &limit(400)), (stat_path, &text)],
+                available_kib,
+                Some(1000),
+            );
+        }
+        // Version 1, alone and beside version 2; in a container the path is that of the host.
+        let own = ("proc/self/cgroup", "9:name=systemd:/x\n4:cpu,memory:/docker/1a\n0::/init.scope\n");
+        for folder in ["sys/fs/cgroup/memory", "sys/fs/cgroup/memory/docker/1a"] {
+            let [max, used, stat_path] = ["memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"]
+                .map(|name| format!("{folder}/{name}"));
+            let text = format!("inactive_file 9\n{}", stat([60, 40], "total_"));
+            check(&[own, (&max, &limit(1000)), (&used, &limit(400)), (&stat_path, &text)], 700, Some(1000));
+            check(&[own, (&max, "9223372036854771712\n"), (&used, &limit(400))], 2048, None);
+        }
         let outside = ("proc/self/cgroup", "0::/../other\n");
         check(&[outside, ("sys/fs/cgroup/memory.max", &limit(512))], 512, Some(512));
     }

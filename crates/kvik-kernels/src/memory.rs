@@ -112,10 +112,15 @@ impl Memory {
     /// # Panics
     /// If the range exceeds the memory.
     pub(crate) fn clear(&mut self, range: Range<usize>) {
+        self.clear_with(range, release_pages);
+    }
+
+    /// [Clears](Memory::clear) a range; `release` returns whole pages to the system, if it can.
+    fn clear_with(&mut self, range: Range<usize>, release: fn(&mut [u8]) -> bool) {
         let [before, pages, after] = around_pages(&mut self.bytes_mut()[range]);
         before.fill(0);
         after.fill(0);
-        if !release_pages(pages) {
+        if !release(pages) {
             pages.fill(0);
         }
     }
@@ -152,18 +157,54 @@ fn around_pages(bytes: &mut [u8]) -> [&mut [u8]; 3] {
 mod tests {
     use super::*;
 
+    /// How the pages of cleared ranges are returned: here, and on the Unix systems that are not Linux.
+    #[cfg(unix)]
+    const RELEASES: [fn(&mut [u8]) -> bool; 2] = [release_pages, unix::replace_pages];
+    #[cfg(not(unix))]
+    const RELEASES: [fn(&mut [u8]) -> bool; 1] = [release_pages];
+
     /// Blocks and states need not end at page boundaries; their neighbours keep their contents.
     #[test]
     fn what_shares_a_page_with_a_cleared_range_stays() {
         let page = page_bytes();
         let len = 5 * page + 100;
         for range in [0..page, 1..page, 0..page + 1, 10..20, page / 2..3 * page + 7, 2 * page..len, 0..len] {
-            let mut memory = Memory::sparse(len).unwrap();
-            memory.bytes_mut().fill(7);
-            memory.clear(range.clone());
-            for (index, &byte) in memory.bytes().iter().enumerate() {
-                assert_eq!(byte, if range.contains(&index) { 0 } else { 7 }, "byte {index} of {range:?}");
+            for release in RELEASES {
+                let mut memory = Memory::sparse(len).unwrap();
+                memory.bytes_mut().fill(7);
+                memory.clear_with(range.clone(), release);
+                for (index, &byte) in memory.bytes().iter().enumerate() {
+                    assert_eq!(byte, if range.contains(&index) { 0 } else { 7 }, "byte {index} of {range:?}");
+                }
             }
         }
+    }
+
+    /// Under pressure all free blocks of a budget are cleared, most of which were never written.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn cleared_pages_take_no_memory_whether_they_were_written_or_not() {
+        // The system may make a huge page of the bytes at both ends and of those of a neighbour.
+        const HUGE: usize = 2 << 20;
+        let resident = |memory: &Memory| resident_pages(&memory.bytes()[HUGE..3 * HUGE]);
+        for release in RELEASES {
+            let mut memory = Memory::sparse(4 * HUGE).unwrap();
+            memory.clear_with(0..4 * HUGE, release);
+            assert_eq!(resident(&memory), 0);
+            memory.bytes_mut().fill(7);
+            assert_eq!(resident(&memory), 2 * HUGE / page_bytes());
+            memory.clear_with(0..4 * HUGE, release);
+            assert_eq!(resident(&memory), 0);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn resident_pages(bytes: &[u8]) -> usize {
+        let mut found = vec![0_u8; bytes.len() / page_bytes()];
+        let start = bytes.as_ptr().cast_mut().cast();
+        // SAFETY: the bytes are whole mapped pages, and `found` has a byte for each.
+        let status = unsafe { libc::mincore(start, bytes.len(), found.as_mut_ptr()) };
+        assert_eq!(status, 0);
+        found.iter().filter(|&&page| page & 1 == 1).count()
     }
 }

@@ -83,6 +83,19 @@ impl Manifest {
 
     /// Reads and checks a manifest; returns `None` if it does not exist.
     pub(crate) fn read(path: &Path) -> Result<Option<Manifest>, ShelfError> {
+        match Manifest::read_in_any_case(path)? {
+            Some(manifest)
+                if path.file_name().is_none_or(|file| file != manifest.name.file_name().as_str()) =>
+            {
+                Err(manifest.misplaced(path))
+            }
+            manifest => Ok(manifest),
+        }
+    }
+
+    /// As [`read`](Manifest::read), but the name of the manifest may differ from that of the file in upper and lower case:
+    /// some file systems take both for one.
+    pub(crate) fn read_in_any_case(path: &Path) -> Result<Option<Manifest>, ShelfError> {
         let bad = |reason: String| ShelfError::BadManifest { path: path.to_owned(), reason };
         let text = match disk::read_small(path, BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -95,10 +108,16 @@ impl Manifest {
             Ok(text) => text,
         };
         let manifest = Manifest::parse(&text).map_err(bad)?;
-        match path.file_name().is_some_and(|file| file == manifest.name.file_name().as_str()) {
+        let own = manifest.name.file_name();
+        match path.file_name().is_some_and(|file| file.eq_ignore_ascii_case(&own)) {
             true => Ok(Some(manifest)),
-            false => Err(bad(format!("it is of another name, `{}`", manifest.name))),
+            false => Err(manifest.misplaced(path)),
         }
+    }
+
+    fn misplaced(&self, path: &Path) -> ShelfError {
+        let reason = format!("it is of another name, `{}`", self.name);
+        ShelfError::BadManifest { path: path.to_owned(), reason }
     }
 
     fn parse(text: &[u8]) -> Result<Manifest, String> {

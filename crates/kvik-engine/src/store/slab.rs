@@ -20,7 +20,7 @@ use super::format::{
 use super::log::{ChangeLog, Noted};
 use super::system::{is_at, punch_hole, read_exact_at, write_all_at};
 
-/// Bytes that are read at once, then hashed while they are still in the core's L2 cache.
+/// Bytes that are read at once, then hashed while they are still in the core's L2 cache; also, that are zeroed at once.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The open files of a store.
@@ -90,22 +90,47 @@ impl Slab {
         self.write_header(slot, Header::Vacant)
     }
 
-    /// Erases the slot's block and deallocates its bytes; returns whether they were deallocated. The header is written
-    /// last: a block whose payload is partly erased fails its checksum.
+    /// Erases the slot's block and deallocates its bytes; returns whether they were deallocated, as they are where files
+    /// can have holes. The header is written last: a block whose payload is partly erased fails its checksum.
     pub(super) fn erase(&self, slot: SlotId) -> io::Result<bool> {
-        let erased = self.erase_phases(slot);
+        self.erase_with(slot, punch_hole)
+    }
+
+    /// [Erases](Slab::erase) a slot; `punch` deallocates a range of a file and returns whether the system can do so.
+    pub(super) fn erase_with(
+        &self,
+        slot: SlotId,
+        punch: impl FnOnce(&File, u64, u64) -> io::Result<bool>,
+    ) -> io::Result<bool> {
+        let erased = self.erase_phases(slot, punch);
         self.note(slot, true);
         erased
     }
 
-    fn erase_phases(&self, slot: SlotId) -> io::Result<bool> {
+    fn erase_phases(
+        &self,
+        slot: SlotId,
+        punch: impl FnOnce(&File, u64, u64) -> io::Result<bool>,
+    ) -> io::Result<bool> {
         let length = self.payload_bytes.next_multiple_of(PAYLOAD_ALIGN);
-        let is_given_back = punch_hole(&self.payloads, self.payload_offset(slot), length)?;
-        match is_given_back {
-            true => write_all_at(&self.headers, &[0; HEADER_BYTES], header_offset(slot))?,
-            false => self.vacate(slot)?,
+        let is_given_back = punch(&self.payloads, self.payload_offset(slot), length)?;
+        if is_given_back {
+            write_all_at(&self.headers, &[0; HEADER_BYTES], header_offset(slot))?;
+        } else {
+            self.zero_payload(slot)?;
+            self.vacate(slot)?;
         }
         Ok(is_given_back)
+    }
+
+    /// Overwrites a payload that cannot be deallocated: what was deleted must not stay in the file.
+    fn zero_payload(&self, slot: SlotId) -> io::Result<()> {
+        let (zeros, start) = (vec![0_u8; PIECE_BYTES], self.payload_offset(slot));
+        for done in (0..self.payload_bytes).step_by(PIECE_BYTES) {
+            let length = (self.payload_bytes - done).min(PIECE_BYTES as u64) as usize;
+            write_all_at(&self.payloads, &zeros[..length], start + done)?;
+        }
+        Ok(())
     }
 
     /// Pins or unpins the slot's block by rewriting its header. Does nothing if the slot holds none.

@@ -53,7 +53,8 @@ pub(super) fn page_bytes() -> usize {
     PAGE_BYTES
 }
 
-/// Returns whether whole pages were returned to the system: never here, so the caller zeroes them.
+/// Returns whether whole pages were returned to the system: never here, so the caller zeroes them. All of them are
+/// committed anyway.
 pub(super) fn release_pages(_: &mut [u8]) -> bool {
     false
 }

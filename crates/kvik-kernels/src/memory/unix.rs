@@ -64,8 +64,7 @@ pub(super) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Returns whole pages to the system, after which they read as zero; `false` where the system does not
-/// support that.
+/// Returns whole pages to the system, after which they read as zero; `false` if the system refuses.
 pub(super) fn release_pages(bytes: &mut [u8]) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
@@ -74,7 +73,17 @@ pub(super) fn release_pages(bytes: &mut [u8]) -> bool {
     }
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     {
-        let _ = bytes;
-        false
+        replace_pages(bytes)
     }
+}
+
+/// Returns whole pages to the system by mapping new ones in their place. On other systems than Linux the advice not to
+/// need pages leaves their bytes as they are.
+#[cfg(any(test, not(any(target_os = "linux", target_os = "android"))))]
+pub(super) fn replace_pages(bytes: &mut [u8]) -> bool {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the range is a part of a private anonymous mapping and borrowed exclusively; its bytes become zero, and
+    // unmapping the whole mapping unmaps the new pages too.
+    unsafe { mm::mmap_anonymous(bytes.as_mut_ptr().cast(), bytes.len(), protection, flags).is_ok() }
 }

@@ -43,7 +43,7 @@ impl Shelf {
     fn name_all(&self, hub: &Path) -> Result<(), ShelfError> {
         for repository in repositories(hub)? {
             for manifest in self.manifests_of(&repository) {
-                if self.read(&manifest.name)?.is_none() {
+                if self.at_path_of(&manifest.name)?.is_none() {
                     self.write(&manifest)?;
                 }
             }

@@ -194,7 +194,7 @@ impl Shelf {
         let _lock = self.lock_names()?;
         let path = self.manifest_path(&name);
         // An unreadable manifest can be removed, but its files are unknown.
-        let manifest = match Manifest::read(&path) {
+        let manifest = match self.read(&name) {
             Ok(None) => {
                 let (name, known) = (name.to_string(), self.names_told(name.as_str()));
                 return Err(ShelfError::UnknownName { name, known });
@@ -245,7 +245,13 @@ impl Shelf {
     }
 
     fn read(&self, name: &ModelName) -> Result<Option<Manifest>, ShelfError> {
-        Manifest::read(&self.manifest_path(name))
+        Ok(self.at_path_of(name)?.filter(|found| found.name == *name))
+    }
+
+    /// The manifest in the file of a name. Where the file system takes upper and lower case for one, it may be that of
+    /// another name.
+    fn at_path_of(&self, name: &ModelName) -> Result<Option<Manifest>, ShelfError> {
+        Manifest::read_in_any_case(&self.manifest_path(name))
     }
 
     /// Writes a manifest; the caller holds the lock on names.
@@ -256,15 +262,17 @@ impl Shelf {
         disk::replace(&path, &self.names_dir().join(".new"), &text).map_err(ShelfError::io(&path))
     }
 
-    /// Refuses to reassign a name that belongs to a model of another source.
+    /// Refuses to reassign a name that belongs to a model of another source, and one whose file is that of another name.
     fn check_owner(&self, name: &ModelName, source: &ModelSource) -> Result<(), ShelfError> {
-        let Some(owner) = self.read(name)? else { return Ok(()) };
-        let is_same = match (&owner.source, source) {
+        let Some(owner) = self.at_path_of(name)? else { return Ok(()) };
+        let is_same_model = match (&owner.source, source) {
             (ModelSource::Hub(owner), ModelSource::Hub(new)) => owner.is_same_model(new),
             (owner, new) => owner == new,
         };
-        let (name, origin) = (name.to_string(), owner.source.to_string());
-        if is_same { Ok(()) } else { Err(ShelfError::NameTaken { name, origin }) }
+        if owner.name == *name && is_same_model {
+            return Ok(());
+        }
+        Err(ShelfError::NameTaken { name: owner.name.to_string(), origin: owner.source.to_string() })
     }
 
     /// Waits for the lock on names.

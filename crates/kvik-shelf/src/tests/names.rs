@@ -72,6 +72,21 @@ fn a_name_is_not_taken_from_another_model() {
     says(&shelf.pull(&source, &"mine".parse().unwrap(), &Quiet).unwrap_err(), &["`mine`", "mine.gguf"]);
 }
 
+/// On a file system that takes upper and lower case for one, which a second link shows here.
+#[test]
+fn a_name_in_another_case_is_no_damage_of_the_file_that_both_have() {
+    let (shelf, dir, _) = two_names();
+    let [own, other] = ["short", "SHORT"].map(|name| dir.path().join(format!("models/names/{name}.json")));
+    if let Err(error) = fs::hard_link(&own, &other) {
+        assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "this file system is such a one");
+    }
+    says(&shelf.find("SHORT").unwrap_err(), &["no model named `SHORT`", "did you mean `short`?"]);
+    says(&shelf.remove("SHORT").unwrap_err(), &["no model named `SHORT`", "did you mean `short`?"]);
+    says(&shelf.copy("o/r", &"SHORT".parse().unwrap()).unwrap_err(), &["`short` belongs to hf:o/r"]);
+    assert!(own.exists() && other.exists());
+    shelf.find("short").unwrap();
+}
+
 #[test]
 fn files_that_were_added_stay_their_owners() {
     let (shelf, dir, _) = two_names();

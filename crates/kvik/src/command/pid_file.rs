@@ -1,7 +1,8 @@
 //! The records of this user's running servers, a file for each port in the runtime directory: process, address, model.
 //!
-//! A server holds the lock of its file as long as it runs, so that a file that a killed one has left behind names
-//! nobody: the system may have given its number to another process.
+//! A server holds the lock of `serve-PORT.lock` as long as it runs, so that a record that a killed one has left behind
+//! names nobody: the system may have given its number to another process. The lock is beside the record because nobody
+//! else can read a locked file on Windows.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,8 +18,8 @@ use kvik_serving::{settings::dirs, system::terminate};
 
 /// Maximum bytes of a record; a path may be long.
 const RECORD_BYTES_MAX: u64 = 16 << 10;
-/// Maximum number of records that are looked at.
-const RECORDS_MAX: usize = 64;
+/// Maximum number of files that are looked at: records and their locks.
+const FILES_MAX: usize = 128;
 /// How often and how long a server tries to get the lock, which a reader holds for an instant.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -57,6 +58,8 @@ impl RunningServer {
 #[derive(Debug)]
 pub(super) struct OwnRecord {
     file: File,
+    /// Held as long as the server runs.
+    _lock: File,
 }
 
 impl OwnRecord {
@@ -98,6 +101,10 @@ fn file_of(directory: &Path, port: u16) -> PathBuf {
     directory.join(format!("serve-{port}.pid"))
 }
 
+fn lock_of(directory: &Path, port: u16) -> PathBuf {
+    directory.join(format!("serve-{port}.lock"))
+}
+
 /// The port in a file's name.
 fn port_of(name: &str) -> Option<u16> {
     name.strip_prefix("serve-")?.strip_suffix(".pid")?.parse().ok()
@@ -108,18 +115,24 @@ fn hold_in(directory: &Path, port: u16, url: &str) -> io::Result<OwnRecord> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     readable_by_owner_only(&mut options);
+    let lock = options.open(lock_of(directory, port))?;
+    wait_for(&lock)?;
     let mut file = options.open(file_of(directory, port))?;
+    file.set_len(0)?;
+    file.write_all(format!("{}\n{url}\n", std::process::id()).as_bytes())?;
+    Ok(OwnRecord { file, _lock: lock })
+}
+
+fn wait_for(lock: &File) -> io::Result<()> {
     let mut tries = 0;
-    while let Err(error) = file.try_lock() {
+    while let Err(error) = lock.try_lock() {
         tries += 1;
         if tries == TRIES {
             return Err(error.into());
         }
         thread::sleep(PAUSE);
     }
-    file.set_len(0)?;
-    file.write_all(format!("{}\n{url}\n", std::process::id()).as_bytes())?;
-    Ok(OwnRecord { file })
+    Ok(())
 }
 
 fn find_in(directory: &Path, port: u16) -> io::Result<Option<RunningServer>> {
@@ -127,8 +140,9 @@ fn find_in(directory: &Path, port: u16) -> io::Result<Option<RunningServer>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
-    // Nobody holds the lock of a server that has ended.
-    if file.try_lock_shared().is_ok() {
+    // Nobody holds the lock of a server that has ended. One of an earlier version has locked the record itself.
+    let is_held = File::open(lock_of(directory, port)).is_ok_and(|lock| lock.try_lock_shared().is_err());
+    if !is_held && file.try_lock_shared().is_ok() {
         return Ok(None);
     }
     let mut text = String::new();
@@ -138,7 +152,7 @@ fn find_in(directory: &Path, port: u16) -> io::Result<Option<RunningServer>> {
 }
 
 fn all_in(directory: &Path) -> Vec<RunningServer> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(RECORDS_MAX);
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(FILES_MAX);
     let mut ports: Vec<u16> = entries.filter_map(|entry| port_of(entry.file_name().to_str()?)).collect();
     ports.sort_unstable();
     let found = ports.into_iter().filter_map(|port| find_in(directory, port).ok().flatten());
@@ -173,6 +187,29 @@ mod tests {
             assert_eq!(find_in(&dir, 8080).unwrap(), None, "{hostile}");
         }
         drop(again);
+    }
+
+    /// Where locks are mandatory, nobody else could read it.
+    #[test]
+    fn the_record_of_a_running_server_is_not_the_file_that_is_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = hold_in(dir.path(), 8080, URL).unwrap();
+        let record = File::open(file_of(dir.path(), 8080)).unwrap();
+        assert!(record.try_lock().is_ok());
+        drop(record);
+        assert!(File::open(lock_of(dir.path(), 8080)).unwrap().try_lock().is_err());
+        drop(held);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_server_of_an_earlier_version_is_found_by_the_lock_of_its_record() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(file_of(dir.path(), 8080), format!("7\n{URL}\n")).unwrap();
+        assert_eq!(find_in(dir.path(), 8080).unwrap(), None);
+        let record = File::open(file_of(dir.path(), 8080)).unwrap();
+        record.try_lock().unwrap();
+        assert_eq!(find_in(dir.path(), 8080).unwrap().unwrap().pid(), 7);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(in super::super) fn free_bytes(_: &Path) -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Does nothing: the bytes of the file stay allocated.
+/// Does nothing: the caller overwrites the bytes, which stay allocated.
 pub(in super::super) fn punch_hole(_: &File, _: u64, _: u64) -> io::Result<bool> {
     Ok(false)
 }

@@ -52,7 +52,7 @@ pub(in super::super) fn punch_hole(file: &File, offset: u64, length: u64) -> io:
     }
 }
 
-/// Does nothing: the bytes of the file stay allocated.
+/// Does nothing: the caller overwrites the bytes, which stay allocated.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(in super::super) fn punch_hole(_: &File, _: u64, _: u64) -> io::Result<bool> {
     Ok(false)

@@ -4,6 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
+use crate::store::directory::Directory;
+use crate::store::recover::open_files;
+use crate::store::slab::Slab;
 use crate::store::{AtRest, Picked, erase_at_rest};
 
 fn until_erased(store: &Store) {
@@ -47,6 +50,28 @@ fn erased_blocks_leave_nothing_and_give_their_disk_back() {
     drop(opened);
     let slots: Vec<u32> = scene.survivors().into_iter().map(|(slot, _)| slot).collect();
     assert_eq!(slots, [0, 1, 2, 3, 4, 8, 12, 16]);
+}
+
+/// As on macOS, Windows, NFS and exFAT.
+#[test]
+fn erased_blocks_leave_nothing_where_files_have_no_holes() {
+    let scene = Scene::filled(4);
+    let [directory] = <[Directory; 1]>::try_from(Directory::every(&scene.config.dir).unwrap()).unwrap();
+    let (files, found) = open_files(&directory).unwrap();
+    let slab = Slab::new(files, found.creation, found.payload_bytes);
+    let length = scene.files()[1].metadata().unwrap().len();
+    for slot in [1, 3] {
+        assert!(!slab.erase_with(SlotId(slot), |_, _, _| Ok(false)).unwrap());
+    }
+    assert_eq!([0, 1, 2, 3].map(|number| is_left(&scene, number)), [true, false, true, false]);
+    assert!(
+        fs::read(&scene.files()[1]).unwrap()[PAYLOAD_BYTES.next_multiple_of(4096)..][..PAYLOAD_BYTES]
+            .iter()
+            .all(|&byte| byte == 0)
+    );
+    assert_eq!(scene.files()[1].metadata().unwrap().len(), length);
+    let slots: Vec<u32> = scene.survivors().into_iter().map(|(slot, _)| slot).collect();
+    assert_eq!(slots, [0, 2]);
 }
 
 #[test]

@@ -95,18 +95,33 @@ impl Secret {
 /// Writes a new secret next to `path` and links it there: the first process wins, and none reads a partial
 /// secret.
 fn create(path: &Path) -> io::Result<()> {
+    create_with(path, |draft, path| fs::hard_link(draft, path))
+}
+
+/// [Creates](create) a secret; `link` gives the draft its second name.
+fn create_with(path: &Path, link: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
     if let Some(folder) = path.parent() {
         create_private_folder(folder)?;
     }
     let draft = path.with_extension(format!("new-{}", std::process::id()));
-    let written = write_private(&draft, &bytes).and_then(|()| fs::hard_link(&draft, path));
+    let placed = |()| match link(&draft, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => rename_if_missing(&draft, path),
+        linked => linked,
+    };
+    let written = write_private(&draft, &bytes).and_then(placed);
     let _ = fs::remove_file(&draft);
     match written {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.exists() => Ok(()),
         written => written,
     }
+}
+
+/// For file systems without links: exFAT, vfat, shared folders. Of processes that start in the same instant each may use
+/// a secret of its own until it starts again.
+fn rename_if_missing(draft: &Path, path: &Path) -> io::Result<()> {
+    if path.exists() { Ok(()) } else { fs::rename(draft, path) }
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -150,6 +165,19 @@ mod tests {
         write_private(&path, &[7; 32]).unwrap();
         create(&path).unwrap();
         assert_eq!(Secret::open(&path).unwrap().0, [7; 32], "the second server takes the first one's");
+    }
+
+    #[test]
+    fn a_file_system_without_links_has_a_secret_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        let refused =
+            |_: &Path, _: &Path| -> io::Result<()> { Err(io::Error::from(io::ErrorKind::PermissionDenied)) };
+        create_with(&path, refused).unwrap();
+        let first = Secret::open(&path).unwrap();
+        create_with(&path, refused).unwrap();
+        assert_eq!(Secret::open(&path).unwrap().0, first.0, "the one that is there stays");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no draft is left");
     }
 
     #[test]

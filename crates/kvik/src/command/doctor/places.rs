@@ -62,8 +62,8 @@ fn disk_cache(dir: Option<PathBuf>, size: ByteSize) -> Diagnosis {
             "off, or without a home directory: a restart forgets what was computed",
         );
     };
-    let allowed = match bytes_allowed(&dir) {
-        Ok(allowed) => allowed.min(size.0),
+    let allowed = match bytes_for_cache(bytes_allowed(&dir), size) {
+        Ok(allowed) => allowed,
         Err(error) => return cannot_write(SUBJECT, &dir, &error, "--cache-disk"),
     };
     // No more than the cache itself would write.
@@ -72,6 +72,14 @@ fn disk_cache(dir: Option<PathBuf>, size: ByteSize) -> Diagnosis {
     match measured {
         Ok(speed) => speed.judge(&dir, allowed),
         Err(error) => cannot_write(SUBJECT, &dir, &error, "--cache-disk"),
+    }
+}
+
+/// The bytes that a disk cache takes: as the flag says, or less if the system reports that less is free.
+fn bytes_for_cache(reported: io::Result<u64>, size: ByteSize) -> io::Result<u64> {
+    match reported {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(size.0),
+        reported => reported.map(|free| free.min(size.0)),
     }
 }
 
@@ -268,6 +276,20 @@ mod tests {
         check("file/kv", Verdict::Wrong);
         assert_eq!(directory("state directory", None, "--state-dir").verdict, Verdict::Note);
         assert_eq!(disk_cache(None, ByteSize(1)).verdict, Verdict::Ok);
+    }
+
+    /// Windows does not report it.
+    #[test]
+    fn a_disk_whose_free_space_is_not_reported_is_no_error() {
+        let failed = |kind: io::ErrorKind| Err(io::Error::from(kind));
+        for (reported, expect) in [
+            (Ok(3), Some(3)),
+            (Ok(9), Some(5)),
+            (failed(io::ErrorKind::Unsupported), Some(5)),
+            (failed(io::ErrorKind::PermissionDenied), None),
+        ] {
+            assert_eq!(bytes_for_cache(reported, ByteSize(5)).ok(), expect);
+        }
     }
 
     #[test]
