@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::{BLOCK_POSITIONS, Token};
@@ -23,7 +24,7 @@ use kvik_memory::deletions::Owner;
 use kvik_memory::hex;
 use kvik_memory::records::FileTurns;
 
-use self::entries::{Prompts, append, check_room, common, entry};
+use self::entries::{Prompts, append, check_room, common, cut, entry};
 
 /// Tokens of the prompts of which a part of a file consists, shared ones counted in each.
 const TOKENS_MAX: usize = 64 << 20;
@@ -43,6 +44,8 @@ pub(crate) struct PromptLog {
     /// Serialises the writers: an entry is relative to the one before it.
     noting: FileTurns,
     noted: Mutex<BTreeMap<Noted, Notes>>,
+    /// Number of the last use of any notes in memory.
+    uses: AtomicU64,
     closed: Mutex<ClosedOwners>,
 }
 
@@ -64,6 +67,8 @@ struct Notes {
     last: Vec<Token>,
     /// All entries, where there is no folder for their file.
     entries: Vec<u8>,
+    /// Number of their last use.
+    used: u64,
 }
 
 /// Prompts computed for one owner under one salt, by any model: all, or a part of them. One that continues another and
@@ -113,7 +118,13 @@ impl PromptLog {
     /// Opens the log in a state directory.
     pub(crate) fn open(state_dir: Option<&Path>) -> PromptLog {
         let folder = state_dir.map(|folder| folder.join("computed"));
-        PromptLog { folder, noting: FileTurns::new(1), noted: Mutex::default(), closed: Mutex::default() }
+        PromptLog {
+            folder,
+            noting: FileTurns::new(1),
+            noted: Mutex::default(),
+            uses: AtomicU64::default(),
+            closed: Mutex::default(),
+        }
     }
 
     /// Notes that a prompt is about to be computed for an owner.
@@ -126,8 +137,7 @@ impl PromptLog {
         if self.closed().files.contains(&key.1) {
             return Err(io::Error::other("what it is for was deleted"));
         }
-        let known = self.lock().get(&key).map(|notes| notes.last.clone());
-        let last = known.map_or_else(|| self.prompts(&key)?.into_last(), Ok)?;
+        let last = self.last(&key).map_or_else(|| self.last_in_file(&key), Ok)?;
         if last == prompt {
             return Ok(());
         }
@@ -138,14 +148,38 @@ impl PromptLog {
         self.keep(key, prompt, entry)
     }
 
+    /// The last prompt of these notes, if they are in memory.
+    fn last(&self, key: &Noted) -> Option<Vec<Token>> {
+        let mut noted = self.lock();
+        let notes = noted.get_mut(key)?;
+        notes.used = self.next_use();
+        Some(notes.last.clone())
+    }
+
+    /// The last prompt that is completely in the file of these notes. What a killed process has left of another behind
+    /// it is cut off: the tokens of the next entry would be read as those of that one.
+    fn last_in_file(&self, key: &Noted) -> io::Result<Vec<Token>> {
+        let (last, whole_bytes) = self.prompts(key)?.into_last()?;
+        self.file(key).map_or(Ok(()), |file| cut(&file, whole_bytes))?;
+        Ok(last)
+    }
+
+    fn next_use(&self) -> u64 {
+        self.uses.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Keeps in memory what the next note needs, and the entry itself where it has no file.
     fn keep(&self, key: Noted, prompt: &[Token], entry: Vec<u8>) -> io::Result<()> {
         let last = prompt.to_vec();
         let mut noted = self.lock();
         if self.folder.is_some() && noted.len() >= LAST_MAX && !noted.contains_key(&key) {
-            noted.pop_first();
+            let oldest = noted.iter().min_by_key(|(_, notes)| notes.used).map(|(key, _)| key.clone());
+            if let Some(oldest) = oldest {
+                noted.remove(&oldest);
+            }
         }
         let notes = noted.entry(key).or_default();
+        notes.used = self.next_use();
         if self.folder.is_none() {
             check_room(notes.entries.len() as u64, &entry)?;
             notes.entries.extend(entry);
@@ -432,6 +466,21 @@ mod tests {
         assert_eq!(closed.order, ["b", "c"]);
     }
 
+    /// Each stored response is an owner, while conversations go on.
+    #[test]
+    fn of_the_notes_in_memory_the_least_recently_used_are_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = PromptLog::open(Some(dir.path()));
+        let talks: Vec<Owner> = (0..16).map(|talk| Owner::new("a", format!("conv_{talk}"))).collect();
+        for number in 0..LAST_MAX + 64 {
+            log.note(AT, &Owner::new("a", format!("resp_{number}")), &[1; 20]).unwrap();
+            log.note(AT, &talks[number % talks.len()], &[2; 20]).unwrap();
+        }
+        let noted = log.lock();
+        assert_eq!(noted.len(), LAST_MAX);
+        assert!(talks.iter().all(|talk| noted.contains_key(&(AT, file_name(talk)))));
+    }
+
     #[test]
     fn a_turn_writes_what_is_new_in_it_also_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
@@ -444,6 +493,24 @@ mod tests {
         assert_eq!(file_of(dir.path(), &owner).metadata().unwrap().len(), 100 * 8 + 1000 * 4);
         let found = all(&PromptLog::open(Some(dir.path())), &owner);
         assert_eq!(found, [prompt[..10].to_vec(), prompt], "the ones between say nothing");
+    }
+
+    /// A system may stop a write of a killed process at any byte.
+    #[test]
+    fn a_prompt_behind_a_torn_entry_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let (owner, open) = (Owner::new("a", "conv_1"), || PromptLog::open(Some(dir.path())));
+        let (first, next): (Vec<Token>, Vec<Token>) = ((0..40).collect(), vec![7; 30]);
+        let length = || file_of(dir.path(), &owner).metadata().unwrap().len() as usize;
+        open().note(AT, &owner, &first).unwrap();
+        let whole = length();
+        open().note(AT, &owner, &[&first[..], &[9; 5]].concat()).unwrap();
+        let bytes = fs::read(file_of(dir.path(), &owner)).unwrap();
+        for cut in whole..length() {
+            fs::write(file_of(dir.path(), &owner), &bytes[..cut]).unwrap();
+            open().note(AT, &owner, &next).unwrap();
+            assert_eq!(all(&open(), &owner), [first.clone(), next.clone()], "cut at byte {cut}");
+        }
     }
 
     #[test]

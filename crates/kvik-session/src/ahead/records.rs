@@ -44,6 +44,8 @@ pub(super) struct Records {
     /// Oldest first.
     turns: VecDeque<Record>,
     clients: BTreeMap<u64, Share>,
+    /// Number of the last turn that a client has asked for.
+    asked: u64,
     counts: AheadCounts,
 }
 
@@ -78,6 +80,8 @@ pub(super) struct Expected {
 /// What a client finds of its turns.
 #[derive(Debug, Default)]
 struct Share {
+    /// Number of the turn that it has asked for last.
+    asked: u64,
     tries: u32,
     skipped: u32,
     computed: f64,
@@ -151,10 +155,7 @@ impl Records {
         if mode == AheadMode::Off || open >= OPEN_MAX {
             return None;
         }
-        if self.clients.len() >= CLIENTS_MAX && !self.clients.contains_key(&client) {
-            self.clients.pop_first();
-        }
-        let pays = self.clients.entry(client).or_default().pays();
+        let pays = self.share_of(client).pays();
         if mode == AheadMode::Auto && !pays {
             return None;
         }
@@ -162,6 +163,20 @@ impl Records {
         let stage = Stage::Prepared { met: 0 };
         self.turns.push_back(Record { id: self.last, client, stage, marks: answered, report: None });
         Some(self.last)
+    }
+
+    /// The share of a client that asks now. Of too many, the one that has not asked for the longest time is forgotten.
+    fn share_of(&mut self, client: u64) -> &mut Share {
+        if self.clients.len() >= CLIENTS_MAX && !self.clients.contains_key(&client) {
+            let oldest = self.clients.iter().min_by_key(|(_, share)| share.asked);
+            if let Some(oldest) = oldest.map(|(client, _)| *client) {
+                self.clients.remove(&oldest);
+            }
+        }
+        self.asked += 1;
+        let share = self.clients.entry(client).or_default();
+        share.asked = self.asked;
+        share
     }
 
     /// Notes the prompt of a reserved turn, and what it shares with the one that was answered. Returns the flag that drops
@@ -332,6 +347,25 @@ mod tests {
         assert_eq!(tried(AheadMode::Auto, false), 4 + 36 / TRY_AGAIN as usize);
         assert_eq!(tried(AheadMode::On, false), 40);
         assert_eq!(tried(AheadMode::Off, true), 0);
+    }
+
+    #[test]
+    fn a_client_that_asks_is_remembered_however_many_others_come() {
+        let mut clients = Clients::default();
+        let mut is_tried = |client: u64| {
+            let marks = clients.marks(&said(1, 20));
+            let Some(id) = clients.0.reserve(AheadMode::Auto, client, marks) else { return false };
+            clients.0.computed(id, &report(0, 100));
+            true
+        };
+        let mut tried = 0;
+        for turn in 0..40 {
+            tried += usize::from(is_tried(0));
+            for other in 0..CLIENTS_MAX as u64 / 4 {
+                is_tried(1 + 1000 * turn + other);
+            }
+        }
+        assert_eq!(tried, 4 + 36 / TRY_AGAIN as usize);
     }
 
     #[test]

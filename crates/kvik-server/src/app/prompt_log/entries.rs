@@ -41,7 +41,7 @@ pub(super) fn check_room(before: u64, entry: &[u8]) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::FileTooLarge, message))
 }
 
-/// Appends an entry to a file in one write: a process that is killed leaves it complete or absent.
+/// Appends an entry to a file. A process that is killed may leave a part of it, which [`cut`] removes.
 pub(super) fn append(path: &Path, entry: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
@@ -58,22 +58,40 @@ pub(super) fn append(path: &Path, entry: &[u8]) -> io::Result<()> {
     })
 }
 
+/// Cuts off what is behind the complete entries of a file, which have so many bytes.
+pub(super) fn cut(path: &Path, whole_bytes: u64) -> io::Result<()> {
+    let file = match OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        file => file?,
+    };
+    if file.metadata()?.len() > whole_bytes {
+        file.set_len(whole_bytes)?;
+    }
+    Ok(())
+}
+
 /// The prompts in a file, up to its first incomplete entry. However long the file is, one of them is in memory.
 pub(super) struct Prompts {
     entries: Box<dyn Read>,
     bytes_left: u64,
+    /// Bytes of the complete entries that were read.
+    whole_bytes: u64,
     last: Vec<Token>,
 }
 
 impl Prompts {
     pub(super) fn in_file(file: File) -> io::Result<Prompts> {
         let bytes_left = file.metadata()?.len();
-        Ok(Prompts { entries: Box::new(BufReader::new(file)), bytes_left, last: Vec::new() })
+        Ok(Prompts::new(BufReader::new(file), bytes_left))
     }
 
     pub(super) fn in_memory(entries: Vec<u8>) -> Prompts {
         let bytes_left = entries.len() as u64;
-        Prompts { entries: Box::new(Cursor::new(entries)), bytes_left, last: Vec::new() }
+        Prompts::new(Cursor::new(entries), bytes_left)
+    }
+
+    fn new(entries: impl Read + 'static, bytes_left: u64) -> Prompts {
+        Prompts { entries: Box::new(entries), bytes_left, whole_bytes: 0, last: Vec::new() }
     }
 
     /// Reads the next prompt into `last`; returns whether there is one.
@@ -87,6 +105,7 @@ impl Prompts {
         let mut bytes = vec![0; 4 * count as usize];
         self.entries.read_exact(&mut bytes)?;
         self.bytes_left = left;
+        self.whole_bytes += HEADER_BYTES + bytes.len() as u64;
         let (words, _) = bytes.as_chunks::<4>();
         self.last.truncate(shared);
         self.last.extend(words.iter().map(|&word| Token::from_le_bytes(word)));
@@ -99,10 +118,10 @@ impl Prompts {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// The last of them; empty if there is none.
-    pub(super) fn into_last(mut self) -> io::Result<Vec<Token>> {
+    /// The last of them, empty if there is none, and the bytes of all complete entries.
+    pub(super) fn into_last(mut self) -> io::Result<(Vec<Token>, u64)> {
         while self.advance()? {}
-        Ok(self.last)
+        Ok((self.last, self.whole_bytes))
     }
 }
 
