@@ -7,7 +7,7 @@ use kvik_model::batch::NO_TOKEN;
 use kvik_text::constraint::Guide;
 use kvik_text::repetition::LoopDetector;
 use kvik_text::sampler::{Sampler, Scratch, logprobs};
-use kvik_text::stream::{IndentLimit, Shown, TextStream, TokenKind, Vocabulary};
+use kvik_text::stream::{IndentLimit, Shown, StopStrings, TextStream, TokenKind, Vocabulary};
 
 use crate::api::{ConstraintError, FinishReason, GeneratedToken, Request, RequestError, TokenLogprob, Wants};
 
@@ -33,6 +33,8 @@ pub(super) struct Rules {
     tokens_max: usize,
     /// Tokens that end an answer.
     ends: Vec<Token>,
+    /// Texts that end an answer.
+    stops: StopStrings,
 }
 
 /// The model's prediction of the next token.
@@ -59,7 +61,8 @@ pub(super) struct Step {
 
 impl Rules {
     pub(super) fn new(request: Request, tokens_max: usize, vocabulary: &Vocabulary) -> Arc<Rules> {
-        Arc::new(Rules { request, tokens_max, ends: vocabulary.end_tokens().to_vec() })
+        let (ends, stops) = (vocabulary.end_tokens().to_vec(), StopStrings::new(&request.stop));
+        Arc::new(Rules { request, tokens_max, ends, stops })
     }
 }
 
@@ -68,7 +71,7 @@ impl Answer {
     pub(super) fn new(rules: &Arc<Rules>, choice: u32, prompt: &[Token], guide: Option<Guide>) -> Answer {
         Answer {
             sampler: Sampler::new(&rules.request.sampling, choice, prompt).holding_back(&rules.ends),
-            text: TextStream::new(&rules.request.stop),
+            text: TextStream::new(&rules.stops),
             loops: rules.request.stop_loops.then(LoopDetector::default),
             indents: IndentLimit::new(rules.request.line_limits.indent_min),
             rules: rules.clone(),

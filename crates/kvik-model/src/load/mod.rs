@@ -26,7 +26,7 @@ use kvik_text::files::gguf::{Gguf, GgufError};
 use kvik_text::files::hf::{HfError, HfSettings, Shards, parse_json, read_optional, read_settings};
 use kvik_text::files::{FileError, TensorSource};
 use kvik_text::template::{ChatTemplate, TemplateError};
-use kvik_text::tokenizer::{Tokenizer, TokenizerError};
+use kvik_text::tokenizer::{Tokenizer, TokenizerError, TokenizerHints};
 
 use crate::ModelConfig;
 
@@ -81,7 +81,8 @@ impl LoadedModel {
         let config = hf::model_config(&hf_config, &name)?;
         let HfSettings { chat_template, tool_template, hints, generation } = HfSettings::read(path)?;
         let tokenizer = required(&path.join("tokenizer.json"), read_optional)?;
-        let tokenizer = Tokenizer::from_json(&tokenizer, &hints)?;
+        let tokenizer =
+            Tokenizer::from_json(&tokenizer, &TokenizerHints { rows: Some(config.vocab), ..hints })?;
         if tokenizer.vocab_len() > config.vocab {
             let expected = format!("at most the {} embedding rows", config.vocab);
             return Err(ConfigError::new("tokenizer.json", tokenizer.vocab_len(), expected).into());

@@ -17,6 +17,7 @@ use std::{
 };
 
 use kvik_cache::TenantId;
+use kvik_text::tokenizer::encoding_for;
 use tokio::sync::oneshot;
 
 use super::error::ApiError;
@@ -245,7 +246,7 @@ thread_local! {
 }
 
 impl Permit {
-    /// Reads on this thread, and releases the permit.
+    /// Reads on this thread, and releases the permit. Texts that are encoded meanwhile are the tenant's.
     pub(crate) fn read<T>(self, read: impl FnOnce() -> T) -> T {
         /// Removes the permit from the thread, even if reading panics.
         struct OnThread;
@@ -254,9 +255,10 @@ impl Permit {
                 drop(PERMIT.take());
             }
         }
+        let tenant = self.reader.tenant;
         PERMIT.set(Some(self));
         let _on_thread = OnThread;
-        read()
+        encoding_for(tenant, read)
     }
 
     /// Releases the permit temporarily.

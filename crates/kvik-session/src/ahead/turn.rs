@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use kvik_cache::{Lifetime, Token};
 use kvik_engine::api::{AdapterMix, Event, EventSink, Pace, Request, Wants};
 use kvik_engine::schedule::prefix::common_prefix;
+use kvik_text::tokenizer::encoding_for;
 use serde_json::Value;
 
 use super::records::Expected;
@@ -121,7 +122,7 @@ impl Upcoming {
         as_generated: impl FnOnce(&mut Request),
     ) -> Option<(Request, Box<dyn EventSink>)> {
         let Upcoming { reserved, chat, mut request, prompt_tokens, computed } = self;
-        request.prompt = texts.shared_tokens(&chat).ok()?;
+        request.prompt = encoding_for(request.tenant, || texts.shared_tokens(&chat)).ok()?;
         as_generated(&mut request);
         let tokens = request.prompt.len();
         let known = common_prefix(&request.prompt, &computed);

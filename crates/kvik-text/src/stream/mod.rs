@@ -14,12 +14,13 @@ use std::collections::VecDeque;
 use stop::StopMatcher;
 
 pub use indent::IndentLimit;
+pub use stop::StopStrings;
 pub use vocabulary::{TokenKind, Vocabulary};
 
 /// Converts the tokens of one choice to text that may be sent. `T` describes a token.
 #[derive(Debug)]
 pub struct TextStream<T> {
-    stops: Vec<StopMatcher>,
+    stops: StopMatcher,
     /// Bytes of a character that is not complete yet.
     partial: Vec<u8>,
     /// Decoded text that is not sent yet: the possible beginning of a stop string.
@@ -54,11 +55,10 @@ pub struct Shown<T> {
 }
 
 impl<T> TextStream<T> {
-    /// A stream that ends at any of `stops`; empty ones are ignored.
-    pub fn new(stops: &[String]) -> TextStream<T> {
-        let matchers = stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty());
+    /// A stream that ends at any of `stops`.
+    pub fn new(stops: &StopStrings) -> TextStream<T> {
         TextStream {
-            stops: matchers.map(|(index, stop)| StopMatcher::new(index, stop)).collect(),
+            stops: StopMatcher::new(stops),
             partial: Vec::new(),
             held: String::new(),
             shown_bytes: 0,
@@ -82,7 +82,7 @@ impl<T> TextStream<T> {
     pub fn finish(&mut self) -> Shown<T> {
         let stopped = self.decode(true);
         if stopped.is_none() {
-            self.stops.clear();
+            self.stops.reset();
         }
         self.show(stopped)
     }
@@ -111,7 +111,7 @@ impl<T> TextStream<T> {
         self.decoded_bytes += length;
         self.settle_tokens();
         let mut utf8 = [0; 4];
-        let complete = stop::advance(&mut self.stops, character.encode_utf8(&mut utf8).as_bytes())?;
+        let complete = self.stops.advance(character.encode_utf8(&mut utf8).as_bytes())?;
         self.held.truncate(self.held.len() - complete.length);
         Some(complete.index)
     }
@@ -126,7 +126,7 @@ impl<T> TextStream<T> {
     }
 
     fn show(&mut self, stopped: Option<usize>) -> Shown<T> {
-        let hold_bytes = if stopped.is_some() { 0 } else { stop::longest_partial(&self.stops) };
+        let hold_bytes = if stopped.is_some() { 0 } else { self.stops.longest_partial() };
         let text: String = self.held.drain(..self.held.len() - hold_bytes).collect();
         self.shown_bytes += text.len();
         let shown = self.shown_bytes;

@@ -21,7 +21,7 @@ fn strings(list: &[&str]) -> Vec<String> {
 
 /// The output after each token, then at the end.
 fn stream(tokens: &[&[u8]], stops: &[&str]) -> Vec<Shown<usize>> {
-    let mut stream = TextStream::new(&strings(stops));
+    let mut stream = TextStream::new(&StopStrings::new(&strings(stops)));
     let mut out = Vec::new();
     for (index, bytes) in tokens.iter().enumerate() {
         out.push(stream.push(index, bytes));
@@ -84,6 +84,18 @@ fn the_first_complete_stop_string_wins() {
 }
 
 #[test]
+fn texts_that_share_stop_strings_end_each_where_it_does() {
+    let stops = StopStrings::new(&strings(&["END", "E!"]));
+    let mut streams = [TextStream::new(&stops), TextStream::new(&stops)];
+    let mut push = |at: usize, bytes: &[u8]| streams[at].push(0, bytes);
+    assert_eq!(push(0, b"a E"), shown("a ", &[], None));
+    assert_eq!(push(1, b"ND"), shown("ND", &[0], None), "the beginning was in the other text");
+    assert_eq!(push(0, b"ND"), shown("", &[0], Some(0)));
+    assert_eq!(push(1, b"E"), shown("", &[], None));
+    assert_eq!(push(1, b"!"), shown("", &[], Some(1)));
+}
+
+#[test]
 fn tokens_without_text_are_reported() {
     assert_eq!(
         stream(&[b"a", b"", b"<", b"", b"|"], &["<|>"]),
@@ -112,7 +124,7 @@ proptest! {
         ], 0..30),
         stops in prop::collection::vec("[abæ🌳\u{fffd}]{0,4}", 0..4),
     ) {
-        let mut stream = TextStream::new(&stops);
+        let mut stream = TextStream::new(&StopStrings::new(&stops));
         let (mut text, mut reported, mut stopped, mut pushed) = (String::new(), Vec::new(), None, Vec::new());
         let longest = stops.iter().map(String::len).max().unwrap_or(0);
         for (index, bytes) in tokens.iter().enumerate() {

@@ -15,7 +15,7 @@ use super::sentence_piece::{SentencePiece, SpacePrefix};
 use super::special::Strip;
 use super::split::Splitter;
 use super::vocab::{Kind, Spelling, Vocab};
-use super::{BoundaryTokens, FillTokens, Pieces, Tokenizer, TokenizerError};
+use super::{BoundaryTokens, FillTokens, Pieces, Tokenizer, TokenizerError, fill, oniguruma};
 use crate::files::hf::TokenizerHints;
 
 #[derive(Deserialize)]
@@ -91,8 +91,8 @@ impl Tokenizer {
             true => Spelling::ByteLevel,
             false => Spelling::SentencePiece,
         };
-        let added = added(&file);
-        let vocab = vocab(&file, &added, spelling)?;
+        let added = added(&file, hints.rows);
+        let vocab = vocab(&file, &added, hints.rows, spelling)?;
         let ends = boundary_tokens(&file, hints, &vocab)?;
         let strips = strips(&added, pipeline.prefix)?;
         let merges = file.model.merges.iter().filter_map(Merge::parts);
@@ -225,7 +225,7 @@ fn split_pattern(step: &Value) -> Result<String, TokenizerError> {
     };
     let pattern = &step["pattern"];
     match (keeps_all, pattern["Regex"].as_str(), pattern["String"].as_str()) {
-        (true, Some(regex), _) => Ok(regex.to_owned()),
+        (true, Some(regex), _) => oniguruma::translated(regex),
         (true, _, Some(text)) => Ok(escape(text)),
         _ => Err(unknown_step("pre-tokenizer Split with these settings")),
     }
@@ -252,20 +252,31 @@ fn kind(step: &Value) -> &str {
 }
 
 /// The added tokens with their ids. As in the `tokenizers` library, a text that is a token already keeps its id,
-/// whatever the file says.
-fn added(file: &File) -> Vec<(Token, &Added)> {
+/// whatever the file says. Tokens that the model has no rows for are left out: families share one file, and a model
+/// without images has none of their tokens.
+fn added(file: &File, rows: Option<usize>) -> Vec<(Token, &Added)> {
     let mut ids: FxHashMap<&str, Token> = FxHashMap::default();
     let added = file.added_tokens.iter().map(|added| {
         let id = file.model.vocab.get(&added.content).copied().unwrap_or(added.id);
         (*ids.entry(added.content.as_str()).or_insert(id), added)
     });
-    added.collect()
+    added.filter(|(id, _)| has_row(*id, rows)).collect()
 }
 
-fn vocab(file: &File, added: &[(Token, &Added)], spelling: Spelling) -> Result<Vocab, TokenizerError> {
+/// Whether the model's embedding has a row for this token, as far as its rows are known.
+fn has_row(id: Token, rows: Option<usize>) -> bool {
+    rows.is_none_or(|rows| (id as usize) < rows)
+}
+
+fn vocab(
+    file: &File,
+    added: &[(Token, &Added)],
+    rows: Option<usize>,
+    spelling: Spelling,
+) -> Result<Vocab, TokenizerError> {
     let of_model = file.model.vocab.iter().map(|(text, &id)| (text.as_str(), id));
     let all = of_model.chain(added.iter().map(|(id, added)| (added.content.as_str(), *id)));
-    let stated = file.added_tokens.iter().map(|added| added.id);
+    let stated = file.added_tokens.iter().map(|added| added.id).filter(|&id| has_row(id, rows));
     let largest = all.clone().map(|(_, id)| id).chain(stated).max().ok_or(TokenizerError::Empty)?;
     if largest >= ID_MAX {
         return Err(TokenizerError::IdTooLarge { id: largest, limit: ID_MAX });
@@ -279,11 +290,25 @@ fn vocab(file: &File, added: &[(Token, &Added)], spelling: Spelling) -> Result<V
             _ => Kind::Normal,
         };
     }
-    for (id, added) in added {
-        let kind = if added.special { Kind::Control } else { Kind::UserDefined };
-        kinds[*id as usize] = kinds[*id as usize].max(kind);
+    for &(id, added) in added {
+        let (text, kind) = (&mut texts[id as usize], &mut kinds[id as usize]);
+        let special = added.special || looks_special(&added.content);
+        *kind = (*kind).max(if special { Kind::Control } else { Kind::UserDefined });
+        if *kind == Kind::UserDefined && spelling == Spelling::SentencePiece {
+            // The file spells them as pieces; a prompt and an answer have their text.
+            *text = text.replace('▁', " ").into();
+        }
     }
     Vocab::new(texts, kinds, spelling)
+}
+
+/// Whether an added token is a control token by its name. Files declare many of them no special tokens, and text from a
+/// user must not be read as one; the rule is that of llama.cpp's converter, so that a directory has the kinds of its file.
+fn looks_special(text: &str) -> bool {
+    let is_between = |start: &str, end: &str| text.starts_with(start) && text.ends_with(end);
+    let is_marked = is_between("<|", "|>") || is_between("<｜", "｜>") || is_between("<unused", ">");
+    let is_named = matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]");
+    is_marked || is_named || fill::names().any(|name| name == text)
 }
 
 fn is_byte(text: &str) -> bool {

@@ -8,6 +8,7 @@ mod fill;
 mod gguf;
 mod json;
 mod merge;
+mod oniguruma;
 mod pre_tokenizer;
 mod sentence_piece;
 mod special;
@@ -32,6 +33,7 @@ use vocab::{Kind, Vocab};
 
 pub use crate::files::hf::TokenizerHints;
 pub use fill::FillTokens;
+pub use token_cache::encoding_for;
 
 /// A model's tokenizer, shared between threads.
 #[derive(Debug)]

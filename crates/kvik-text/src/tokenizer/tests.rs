@@ -63,7 +63,30 @@ fn special_tokens_are_parsed_on_request() {
 
 #[test]
 fn control_tokens_are_parsed_only_outside_untrusted_ranges() {
-    let tokenizer = tiny();
+    check_untrusted_ranges(&tiny());
+}
+
+/// As DeepSeek's files have their turn tokens, and published files of other models many of theirs.
+#[test]
+fn control_tokens_that_a_file_does_not_call_special_are_parsed_only_outside_untrusted_ranges() {
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(tiny_file("tokenizer.json")).unwrap()).unwrap();
+    let added = json["added_tokens"].as_array_mut().unwrap();
+    added.iter_mut().for_each(|token| token["special"] = false.into());
+    for (id, content) in (4096..).zip(["<｜User｜>", "<unused7>", "<mask>", "<tool_call>"]) {
+        added.push(serde_json::json!({"id": id, "content": content, "special": false}));
+    }
+    let tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), &TokenizerHints::default()).unwrap();
+    check_untrusted_ranges(&tokenizer);
+    let kinds = [4096, 4097, 4098, 4099].map(|token| tokenizer.is_control(token));
+    assert_eq!(kinds, [true, true, true, false]);
+    let as_input = |text: &str| tokenizer.encode_prompt(text, std::slice::from_ref(&(0..text.len())));
+    assert_eq!(tokenizer.encode_prompt("<｜User｜>", &[]), [4096]);
+    assert!(!as_input("<｜User｜>").contains(&4096));
+    assert_eq!(as_input("<tool_call>"), [4099], "any text may have it");
+}
+
+fn check_untrusted_ranges(tokenizer: &Tokenizer) {
     // `[` and `]` enclose untrusted text; a control token is shown as `#`.
     let check = |marked: &str, expect: &str| {
         let mut text = String::new();
@@ -292,6 +315,42 @@ fn sentence_piece_from_json_equals_the_library() {
     }
 }
 
+/// Runs of spaces are added tokens in the files of Gemma, spelled as its pieces are. A GGUF file has their text.
+#[test]
+fn added_runs_of_spaces_are_spaces() {
+    let added = [(0, "<unk>", true), (4, "▁▁", false), (5, "▁▁▁", false)].map(|(id, text, special)| {
+        serde_json::json!({"id": id, "content": text, "special": special, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false})
+    });
+    let replace = |from: &str, to: &str| {
+        let pattern = serde_json::json!({"String": from});
+        serde_json::json!({"type": "Replace", "pattern": pattern, "content": to})
+    };
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+        "normalizer": replace(" ", "▁"), "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": [replace("▁", " "), {"type": "Fuse"}]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true,
+            "vocab": {"<unk>": 0, "▁": 1, "a": 2, "▁a": 3}, "merges": [["▁", "a"]]},
+    });
+    let json = json.to_string().into_bytes();
+    let ours = Tokenizer::from_json(&json, &TokenizerHints::default()).unwrap();
+    let library = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+    for tokens in [&[4][..], &[2, 4, 2, 5, 3], &[1, 5]] {
+        assert_eq!(ours.decode(tokens), library.decode(tokens, false).unwrap(), "{tokens:?}");
+    }
+    let tokens = [("<unk>", 2), ("▁", 1), ("a", 1), ("▁a", 1), ("  ", 4), ("   ", 4)];
+    let of_file = of_tokens("gemma4", "", &tokens, &["▁ a"]);
+    for (text, expect) in
+        [("  ", &[4][..]), ("a   a a", &[2, 5, 2, 3]), ("    a", &[5, 3]), (" a  ", &[3, 4])]
+    {
+        assert_eq!(ours.encode(text, false, false), expect, "{text:?}");
+        assert_eq!(of_file.encode(text, false, false), expect, "{text:?}");
+        assert_eq!(ours.decode(expect), text);
+    }
+}
+
 /// Tokens of a fine-tuned model, added to a file whose normalizer adds a space before every text: also before
 /// such tokens.
 #[test]
@@ -351,6 +410,22 @@ fn unknown_characters_in_a_row_are_one_unknown_token() {
     }
 }
 
+/// The library matches with an engine that has possessive operators.
+#[test]
+fn possessive_patterns_in_the_style_of_gpt_4_cut_as_in_the_library() {
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(tiny_file("tokenizer.json")).unwrap()).unwrap();
+    let pattern = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s*[\r\n]|\s+(?!\S)|\s+";
+    json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pattern.into();
+    let json = json.to_string().into_bytes();
+    let ours = Tokenizer::from_json(&json, &TokenizerHints::default()).unwrap();
+    let library = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+    proptest!(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() }, |(text in text())| {
+        let expect = library.encode_fast(text.as_str(), false).unwrap();
+        prop_assert_eq!(ours.encode(&text, false, true), expect.get_ids());
+    });
+}
+
 #[test]
 fn special_tokens_can_strip_adjacent_white_space() {
     let mut json: serde_json::Value =
@@ -378,7 +453,7 @@ fn boundary_tokens_are_added_and_removed_as_the_settings_say() {
         let mut json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         json["post_processor"] = processor.clone();
         let [bos, eos] = ["<|im_start|>", "<|im_end|>"].map(|text| Some(text.to_owned()));
-        let hints = TokenizerHints { bos, eos, eog: Vec::new(), add_bos, add_eos };
+        let hints = TokenizerHints { bos, eos, add_bos, add_eos, ..TokenizerHints::default() };
         let tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), &hints).unwrap();
         let [bos, eos] = [tokenizer.bos().unwrap(), tokenizer.eos().unwrap()];
         let text = tokenizer.encode("a", false, false);
@@ -431,6 +506,8 @@ fn errors_name_unsupported_pipelines() {
     check(&|json| json["pre_tokenizer"] = serde_json::json!({"type": "Whitespace"}), "Whitespace");
     check(&|json| json["pre_tokenizer"] = serde_json::Value::Null, "neither byte-level");
     check(&|json| json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?!a)b".into(), "(?!a)b");
+    let digits = r"\p{N}{1,3}+|\s+(?!\S)|\s+";
+    check(&|json| json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = digits.into(), "}+");
     check(&|json| json["added_tokens"][0]["id"] = 4_000_000_000u32.into(), "4000000000");
     check(&|json| json["added_tokens"][0]["single_word"] = true.into(), "single words");
     check(&|json| json["model"]["merges"] = 3.into(), "cannot be read");
@@ -484,9 +561,13 @@ fn the_end_of_a_part_is_not_the_end_of_the_answer() {
     assert_eq!(ends(&["<|end|>", "<|flush|>", "<|calls|>"]), [1, 2]);
     assert_eq!(ends(&["<|end|>", "<|return|>", "a"]), [0, 1]);
     assert_eq!(ends(&["<|end|>", "<|endoftext|>"]), [0, 1]);
-    // Gemma 4 has HTML tags as tokens.
+    // Gemma has HTML tags as tokens: its fourth generation, and those before it.
     assert_eq!(ends(&["</s>", "<|tool_response>"]), [1]);
+    assert_eq!(ends(&["</s>", "</blockquote>", "<end_of_turn>"]), [2]);
     assert_eq!(ends(&["</s>", "<reponame>"]), [0, 1]);
+    let tags = of_tokens("llama", "", &[("</s>", 4), ("</blockquote>", 4), ("<end_of_turn>", 3)], &[]);
+    assert_eq!(tags.encode("</s>", false, false), [0], "it is a tag in any text");
+    assert!(!tags.is_control(0));
 }
 
 #[test]

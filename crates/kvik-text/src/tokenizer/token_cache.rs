@@ -4,14 +4,36 @@
 //! where tokens never depend on the following text, and each stretch is looked up by its text. Two
 //! generations bound the bytes: when the young one is full it becomes the old one, and the old one is
 //! dropped; a hit in the old one moves the entry to the young one.
+//!
+//! A text is found by the tenant that sent it alone: a text that was encoded before takes less time, which would tell
+//! others that it was sent.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 
-use kvik_cache::Token;
+use kvik_cache::{TenantId, Token};
 
-/// Tokens by text, bounded in bytes.
+thread_local! {
+    /// The tenant whose texts this thread encodes.
+    static TENANT: Cell<TenantId> = const { Cell::new(TenantId(0)) };
+}
+
+/// Does `work`, whose texts are those of a tenant, on this thread: what it encodes is cached for that tenant alone.
+pub fn encoding_for<T>(tenant: TenantId, work: impl FnOnce() -> T) -> T {
+    /// Sets the former tenant again, even if the work panics.
+    struct Former(TenantId);
+    impl Drop for Former {
+        fn drop(&mut self) {
+            TENANT.set(self.0);
+        }
+    }
+    let _former = Former(TENANT.replace(tenant));
+    work()
+}
+
+/// Tokens by tenant and text, bounded in bytes.
 #[derive(Debug)]
 pub(super) struct TokenCache {
     young: Generation,
@@ -21,8 +43,8 @@ pub(super) struct TokenCache {
 
 #[derive(Debug, Default)]
 struct Generation {
-    // Texts are untrusted input, so the map's hasher has random keys.
-    map: HashMap<Box<str>, CachedTokens>,
+    // Texts are untrusted input, so the hasher of their maps has random keys.
+    map: HashMap<TenantId, HashMap<Box<str>, CachedTokens>>,
     bytes: usize,
 }
 
@@ -39,11 +61,13 @@ impl TokenCache {
         TokenCache { young: Generation::default(), old: Generation::default(), generation_bytes: bytes / 2 }
     }
 
+    /// The tokens of a text of the tenant that this thread encodes for.
     pub(super) fn get(&mut self, text: &str, first: bool) -> Option<Arc<[Token]>> {
-        if let Some(found) = self.young.map.get(text) {
+        let tenant = TENANT.get();
+        if let Some(found) = self.young.map.get(&tenant).and_then(|map| map.get(text)) {
             return (found.first == first).then(|| found.tokens.clone());
         }
-        let (text, found) = self.old.map.remove_entry(text)?;
+        let (text, found) = self.old.map.get_mut(&tenant)?.remove_entry(text)?;
         self.old.bytes -= cost(&text, &found.tokens);
         let tokens = found.tokens.clone();
         let right = found.first == first;
@@ -64,7 +88,7 @@ impl TokenCache {
             self.old = mem::take(&mut self.young);
         }
         let key_bytes = text.len();
-        let replaced = self.young.map.insert(text, entry);
+        let replaced = self.young.map.entry(TENANT.get()).or_default().insert(text, entry);
         self.young.bytes += bytes;
         // The map keeps the old key and replaces only the value.
         self.young.bytes -= replaced.map_or(0, |old| key_bytes + ENTRY_BYTES + size_of_val(&*old.tokens));
@@ -73,7 +97,8 @@ impl TokenCache {
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let count = |generation: &Generation| -> usize {
-            let cost = generation.map.iter().map(|(text, entry)| cost(text, &entry.tokens)).sum();
+            let entries = generation.map.values().flatten();
+            let cost = entries.map(|(text, entry)| cost(text, &entry.tokens)).sum();
             assert_eq!(generation.bytes, cost);
             cost
         };
@@ -110,6 +135,27 @@ mod tests {
                 prop_assert!(cache.bytes() <= 4000);
             }
         }
+    }
+
+    #[test]
+    fn a_tenant_finds_its_own_texts_alone() {
+        let [one, other] = [1, 2].map(TenantId);
+        let mut cache = TokenCache::new(4000);
+        encoding_for(one, || cache.put("said", &[1], true));
+        assert!(encoding_for(other, || cache.get("said", true)).is_none());
+        assert!(cache.get("said", true).is_none(), "nor does the server itself");
+        // Encoding for another does not end encoding for the first.
+        let found = encoding_for(one, || {
+            encoding_for(other, || cache.put("said", &[2], true));
+            cache.get("said", true)
+        });
+        assert_eq!(found.as_deref(), Some(&[1][..]));
+        for i in 0..20 {
+            encoding_for(other, || cache.put(&format!("other {i}"), &[2], true));
+        }
+        let found = encoding_for(one, || cache.get("said", true));
+        assert_eq!(found.as_deref(), Some(&[1][..]), "it is in the old generation");
+        assert!(cache.bytes() <= 4000);
     }
 
     #[test]

@@ -176,7 +176,7 @@ fn mark_known_controls(ids: &FxHashMap<Box<str>, Token>, kinds: &mut [Kind]) {
     for id in ends(ids).chain(fill) {
         kinds[id as usize] = Kind::Control;
     }
-    if let Some(id) = html_tag(ids) {
+    if let Some(id) = html_tag(ids).filter(|_| ids.contains_key(GEMMA_4)) {
         kinds[id as usize] = Kind::Normal;
     }
 }
@@ -188,10 +188,14 @@ fn ends(ids: &FxHashMap<Box<str>, Token>) -> impl Iterator<Item = Token> {
     named.filter(move |&id| Some(id) != tag)
 }
 
-/// `</s>` in a vocabulary of Gemma 4, where it is an HTML tag and other tokens end an answer.
+/// `</s>` in a vocabulary of Gemma, where it is an HTML tag among others and other tokens end an answer.
 fn html_tag(ids: &FxHashMap<Box<str>, Token>) -> Option<Token> {
-    ids.get("</s>").copied().filter(|_| ids.contains_key("<|tool_response>"))
+    let is_gemma = [GEMMA_4, "</blockquote>"].iter().any(|&text| ids.contains_key(text));
+    ids.get("</s>").copied().filter(|_| is_gemma)
 }
+
+/// A token of Gemma 4 alone, whose files declare `</s>` a control token.
+const GEMMA_4: &str = "<|tool_response>";
 
 /// Texts of tokens that end an answer, regardless of the metadata (the list of llama.cpp).
 const END_OF_GENERATION: [&str; 33] = [

@@ -280,6 +280,28 @@ fn an_untied_model_has_both_matrices() {
     assert!(one(&[embedding()]).unwrap_err().contains("tie_word_embeddings"));
 }
 
+/// The models of Gemma without images have the file of those with them, and fine-tunes add a padding token.
+#[test]
+fn an_added_token_without_a_row_is_left_out() {
+    let tensors = [embedding(), output_matrix(), ("model.norm.weight", Dtype::F32, vec![16])];
+    let directory = directory(&base(), &[("model.safetensors", &tensors)]);
+    let path = directory.path().join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let image = json!({"id": 4096, "content": "<image_soft_token>", "special": true});
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(image);
+    let open = |tokenizer: &Value| {
+        std::fs::write(&path, tokenizer.to_string()).unwrap();
+        LoadedModel::open(directory.path()).map(|model| model.tokenizer)
+    };
+    let read = open(&tokenizer).unwrap();
+    assert_eq!((read.vocab_len(), read.token_of("<image_soft_token>")), (4096, None));
+    assert!(read.token_of("</think>").is_some(), "it has the last row");
+    // A token of the model itself is not left out: its texts would be written with others.
+    tokenizer["model"]["vocab"]["<image_soft_token>"] = 4096.into();
+    let refused = open(&tokenizer).unwrap_err().to_string();
+    assert!(refused.contains("4096 embedding rows"), "{refused}");
+}
+
 #[test]
 fn an_unused_bias_is_refused_under_its_own_name() {
     let tensors = [

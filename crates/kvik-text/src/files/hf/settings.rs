@@ -35,6 +35,8 @@ pub struct TokenizerHints {
     pub add_bos: Option<bool>,
     /// Whether a text ends with the end-of-text token; `None` if `tokenizer.json` decides.
     pub add_eos: Option<bool>,
+    /// Rows of the model's embedding: added tokens beyond them are left out. `None` keeps all.
+    pub rows: Option<usize>,
 }
 
 #[derive(Default, Deserialize)]
@@ -111,6 +113,7 @@ impl HfSettings {
             eog,
             add_bos,
             add_eos,
+            rows: None,
         };
         let (default, tool_use) = tokens.chat_template.map_or((None, None), default_and_tool_use);
         Ok(HfSettings {
