@@ -60,7 +60,7 @@ impl Marks {
     }
 
     /// Returns the prompt for a middle of at most `max_tokens`. A long text is cut, so that the prompt fits in the rest
-    /// of the context, or in a quarter of it.
+    /// of the context, or in a quarter of it; what cannot fit is not tokenized before.
     pub(crate) fn prompt(
         &self,
         app: &App,
@@ -68,27 +68,34 @@ impl Marks {
         max_tokens: usize,
         body: &Body,
     ) -> Result<Prompt> {
-        let chunks = fill.chunks.iter().map(|chunk| chunk.text.as_str());
-        for text in [fill.before, fill.after, fill.begin].into_iter().chain(chunks) {
-            body.still_wanted()?;
-            app.check_length(text)?;
-        }
+        let names = fill.chunks.iter().filter_map(|chunk| chunk.filename.as_deref());
+        names.chain([fill.begin]).try_for_each(|text| app.check_length(text))?;
+        body.still_wanted()?;
         let context = app.serving.model.context;
         let room = context.saturating_sub(max_tokens.min(context - context / 4));
-        Ok(Prompt::of_tokens(self.tokens(&app.serving.texts.tokenizer, fill, room)))
+        let tokens = self.tokens(&app.serving.texts.tokenizer, fill, (room, app.text_bytes_max()));
+        Ok(Prompt::of_tokens(tokens))
     }
 
-    /// Assembles the prompt in llama-server's order, in at most `room` tokens. Long chunks keep their end; a
-    /// long text keeps the parts next to the middle, three tokens before it for one after it.
-    fn tokens(&self, tokenizer: &Tokenizer, fill: &Fill<'_>, room: usize) -> Vec<Token> {
+    /// Assembles the prompt in llama-server's order, in at most `room` tokens, of at most `bytes_max` bytes of each
+    /// text. Long chunks keep their end; a long text keeps the parts next to the middle, three tokens before it for one
+    /// after it.
+    fn tokens(
+        &self,
+        tokenizer: &Tokenizer,
+        fill: &Fill<'_>,
+        (room, bytes_max): (usize, usize),
+    ) -> Vec<Token> {
         let encode = |text: &str| tokenizer.encode(text, false, false);
+        let encode_end = |text: &str| encode(end(text, bytes_max));
         let begin = encode(fill.begin);
-        let (before, after) = (encode(fill.before), encode(fill.after));
+        let after = &fill.after[..fill.after.floor_char_boundary(bytes_max)];
+        let (before, after) = (encode_end(fill.before), encode(after));
         // The text begins with one special token, and its parts are delimited by three.
         let room = room.saturating_sub(begin.len() + 4);
         let kept_after = after.len().min((room / 4).max(room.saturating_sub(before.len())));
         let kept_before = before.len().min(room - kept_after);
-        let chunks = self.chunks(&encode, fill.chunks);
+        let chunks = self.chunks(&encode_end, fill.chunks);
         let kept_chunks = chunks.len().min(room - kept_after - kept_before);
 
         let mut prompt = chunks[chunks.len() - kept_chunks..].to_vec();
@@ -120,4 +127,9 @@ impl Marks {
         }
         tokens
     }
+}
+
+/// The last characters of a text, of at most this many bytes.
+fn end(text: &str, bytes: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }

@@ -64,8 +64,12 @@ async fn every_dialect_asks_for_the_middle_with_the_models_tokens() {
 #[tokio::test]
 async fn a_long_text_keeps_what_is_beside_the_middle() {
     let server = server();
-    let (before, after) = ("a".repeat(5000), "b".repeat(5000));
-    for (path, body) in bodies(&before, &after) {
+    let bodies_of = |more: &str, count: usize| {
+        bodies(&format!("{more}{}", "a".repeat(count)), &format!("{}{more}", "b".repeat(count)))
+    };
+    // Longer than what is tokenized of a text, which ends within a character.
+    let longest = kvik_text::tokenizer::text_bytes_max(2048);
+    for (path, body) in bodies_of("", 5000).into_iter().chain(bodies_of("é", longest - 1)) {
         let (status, answer) = server.post(path, body).await;
         assert_eq!(status, 200, "{path}: {answer}");
         let prompt = server.asked().prompt;
