@@ -114,13 +114,13 @@ pub(super) fn check_head(
 }
 
 /// The matrices that the forward pass multiplies all rows by: name, rows, columns. Includes the output matrix, even if
-/// a file leaves it out; excludes those of experts, which multiply only some rows, and those that are multiplied into
-/// queries and outputs.
+/// a file leaves it out; excludes those of experts, which multiply only some rows, those that are multiplied into
+/// queries and outputs, and the classifier, which takes the place of the output matrix in ranking only.
 pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     let is_matrix = |name: &str| {
         let part =
             name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(name, |(_, part)| part);
-        let looked_up = part.contains("norm") || LOOKED_UP.contains(&name);
+        let looked_up = part.contains("norm") || part == SINKS || LOOKED_UP.contains(&name);
         let shares = layer_of(name).is_some_and(|layer| config.layer(layer).source.is_some());
         let unread = shares && UNREAD.contains(&part);
         let is_other =
@@ -134,8 +134,12 @@ pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
 /// Maximum number of matrices of a stack that are looked up one by one.
 const PARTS_MAX: usize = 4096;
 
-/// Tensors that are not multiplied.
-const LOOKED_UP: [&str; 4] = ["token_embd.weight", "rope_freqs.weight", ROPE_FACTORS[0], ROPE_FACTORS[1]];
+/// Tensors that rows are not multiplied by.
+const LOOKED_UP: [&str; 5] =
+    ["token_embd.weight", "rope_freqs.weight", ROPE_FACTORS[0], ROPE_FACTORS[1], CLASSIFIER];
+
+/// The logits of the sinks of attention, one of each head.
+const SINKS: &str = "attn_sinks.weight";
 
 /// Collects tensors under one prefix.
 #[derive(Default)]
@@ -214,7 +218,7 @@ impl List {
             QkNorm::Head(presence) => (presence, [dim, dim]),
             QkNorm::All(presence) => (presence, [q, kv]),
         };
-        self.add("attn_sinks.weight", 1, shape.heads, shape.sinks);
+        self.add(SINKS, 1, shape.heads, shape.sinks);
         self.add("attn_q_norm.weight", 1, q_norm, norm);
         let own = |presence| if shape.source.is_some() { Presence::Optional } else { presence };
         self.add("attn_k_norm.weight", 1, k_norm, own(norm));
@@ -360,6 +364,17 @@ mod tests {
             assert!(tensors.get(name).is_some() && !has(name), "{name}");
         }
         assert!(!has("per_layer_token_embd.weight") && !has("blk.0.laurel_l.weight"));
+    }
+
+    /// The forward pass reads them as vectors, or in ranking only: an adapter for them would add nothing.
+    #[test]
+    fn what_multiplies_no_rows_is_not_to_adapt() {
+        for (file, name) in
+            [("arch-gpt-oss.gguf", "blk.0.attn_sinks.weight"), ("arch-qwen3.gguf", CLASSIFIER)]
+        {
+            let all = matrices(&with(file, &[]).0);
+            assert!(!all.is_empty() && all.iter().all(|(other, ..)| other != name), "{name}");
+        }
     }
 
     /// Files of Qwen3-Reranker have a classifier.

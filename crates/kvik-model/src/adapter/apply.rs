@@ -95,6 +95,8 @@ impl Adapting<'_> {
 
     fn add_part(&mut self, part: &Part, rows: &[(usize, f32)], x: &[f32], out: &mut [f32]) {
         let (rank, width) = (part.a.rows(), part.b.rows());
+        // The numbers of other rows, of other requests, would be changed.
+        assert_eq!(out.len() * part.a.cols(), x.len() * width, "rows of `{}`", part.name);
         let Buffers { gathered, low, added, inputs } = &mut *self.buffers;
         gathered.clear();
         for run in runs(rows) {

@@ -10,7 +10,8 @@ use crate::digest::{bits, update_with_tensors};
 use crate::expected::matrices;
 use crate::latent::is_absorbed;
 use crate::layer_tensor::is_stack;
-use crate::{Arch, Model};
+use crate::loader::rows_of;
+use crate::{Arch, Model, ModelConfig};
 
 /// The domain of an adapter's digest.
 const DOMAIN: &str = "kvik 2026-11-23 adapter digest v1";
@@ -136,7 +137,7 @@ impl Adapter {
             let Some(place) = places.remove(base) else { continue };
             left.remove(format!("{base}{A}").as_str());
             left.remove(format!("{base}{B}").as_str());
-            parts[place.layer.unwrap_or(layers)].push(loader.part(base, &place)?);
+            parts[place.layer.unwrap_or(layers)].extend(loader.parts(base, &place)?);
         }
         match left.first() {
             Some(&tensor) => Err(refusal(tensor)),
@@ -172,8 +173,9 @@ fn check_arch(file: &LoadedAdapter, model: &Model) -> Result<(), AdapterError> {
 struct MatrixPlace {
     /// `None` for the output matrix.
     layer: Option<usize>,
-    /// Its name in its layer.
-    name: String,
+    /// The names in its layer of the matrices that the forward pass makes of it: one, or more of the same size, one
+    /// below the other.
+    names: Vec<String>,
     rows: usize,
     cols: usize,
 }
@@ -187,10 +189,16 @@ fn places(model: &Model) -> BTreeMap<String, MatrixPlace> {
             Some((layer, part)) => (layer.parse().ok(), part),
             None => (None, name.as_str()),
         };
-        let place = MatrixPlace { layer, name: part.to_owned(), rows, cols };
-        (name, place)
+        let names = names(model.config(), layer, part);
+        (name, MatrixPlace { layer, names, rows, cols })
     });
     placed.collect()
+}
+
+/// The names by which the forward pass asks for what an adapter adds to a tensor, from its upper rows to its lower.
+fn names(config: &ModelConfig, layer: Option<usize>, part: &str) -> Vec<String> {
+    let halves = layer.and_then(|layer| config.layer(layer).feed_forward.halves(part));
+    halves.map_or_else(|| vec![part.to_owned()], |halves| halves.map(str::to_owned).to_vec())
 }
 
 /// The names of the matrices to which tensors belong.
@@ -204,7 +212,8 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    fn part(&self, base: &str, place: &MatrixPlace) -> Result<Part, AdapterError> {
+    /// What is added to each matrix of a place. `B` is cut where the place is, and every part has all of `A`.
+    fn parts(&self, base: &str, place: &MatrixPlace) -> Result<Vec<Part>, AdapterError> {
         let (a_name, b_name) = (format!("{base}{A}"), format!("{base}{B}"));
         let (a, b) = (self.get(&a_name)?, self.get(&b_name)?);
         let rank = a.rows;
@@ -212,8 +221,13 @@ impl Loader<'_> {
         check_shape(&b_name, &b, [place.rows, rank])?;
         // Converters that know no alpha store 0: the weights are scaled already.
         let scale = if self.file.alpha == 0.0 { 1.0 } else { self.file.alpha / rank as f32 };
-        let (a, b) = (self.matrix(&a_name, &a)?, self.matrix(&b_name, &b)?);
-        Ok(Part { name: place.name.clone(), a, b, scale })
+        let rows = place.rows / place.names.len();
+        let part = |(index, name): (usize, &String)| -> Result<Part, AdapterError> {
+            let b = rows_of(&b, index * rows..(index + 1) * rows);
+            let (a, b) = (self.matrix(&a_name, &a)?, self.matrix(&b_name, &b)?);
+            Ok(Part { name: name.clone(), a, b, scale })
+        };
+        place.names.iter().enumerate().map(part).collect()
     }
 
     fn get(&self, name: &str) -> Result<TensorView<'_>, AdapterError> {

@@ -70,6 +70,11 @@ impl DenseShape {
             (names.down[1], 1, d_model, self.biases),
         ]
     }
+
+    /// The matrices in the upper and the lower half of a tensor, if it holds both gate and up.
+    pub(super) fn halves(self, names: &DenseNames, tensor: &str) -> Option<[&'static str; 2]> {
+        (self.fused && tensor == names.up[0]).then_some([names.gate[0], names.up[0]])
+    }
 }
 
 /// The weights of a dense layer.

@@ -67,6 +67,16 @@ impl FeedForwardShape {
         }
     }
 
+    /// The matrices in the upper and the lower half of a tensor of the layer that is two matrices in one.
+    pub(crate) fn halves(self, tensor: &str) -> Option<[&'static str; 2]> {
+        match self {
+            FeedForwardShape::Dense(dense) | FeedForwardShape::Mixed(MixedShape { dense, .. }) => {
+                dense.halves(&LAYER, tensor)
+            }
+            FeedForwardShape::Experts(_) | FeedForwardShape::Absent => None,
+        }
+    }
+
     /// Returns an error if settings contradict each other.
     pub(crate) fn check(self) -> Result<(), ConfigError> {
         match self {

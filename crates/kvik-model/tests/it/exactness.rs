@@ -548,6 +548,7 @@ fn adapters_in_one_batch_are_exact() {
         ("arch-qwen3.gguf", KvFormat::ALL[2], SHORT),
         ("arch-llama-gqa.gguf", KvFormat::F32, LONG),
         ("arch-deepseek2-dense.gguf", KvFormat::F16, SHORT),
+        ("arch-glm4.gguf", KvFormat::F16, SHORT),
     ] {
         let subject = with_adapters(load(&golden(name), &Pool::new(1)));
         let seen = check_subject(&subject, &format.into(), scale, 2);

@@ -97,7 +97,7 @@ fn add_product(
 
 fn worst(one: &[f32], other: &[f32]) -> f32 {
     assert_eq!(one.len(), other.len());
-    one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    kvik_testing::largest(one.iter().zip(other).map(|(a, b)| (a - b).abs()))
 }
 
 /// An adapter beside the model computes what the model does with the adapter merged into its weights.
@@ -110,6 +110,9 @@ fn an_adapter_computes_what_a_merged_model_does() {
         ("arch-qwen3", true),
         ("arch-qwen3-tied", false),
         ("arch-deepseek2-dense", false),
+        // Gate and up are one tensor.
+        ("arch-glm4", true),
+        ("arch-phi3", true),
     ] {
         let [one, two] =
             [(1, 4), (2, 7)].map(|(seed, rank)| RandomAdapter { output, ..RandomAdapter::new(seed, rank) });
@@ -129,6 +132,34 @@ fn an_adapter_computes_what_a_merged_model_does() {
         check(&[(0, 1.0)], &[(one, 1.0)]);
         check(&[(1, -0.5)], &[(two, -0.5)]);
         check(&[(1, 0.25), (0, 0.75)], &[(one, 0.75), (two, 0.25)]);
+    }
+}
+
+/// What an adapter was trained for and the forward pass never asks for would be left out silently.
+#[test]
+fn what_an_adapter_may_change_changes_the_answer() {
+    let random = RandomAdapter::new(5, 1);
+    for (name, least) in [
+        ("arch-glm4", 6),
+        ("arch-phi3", 3),
+        ("arch-gpt-oss", 5),
+        ("arch-deepseek2", 5),
+        ("arch-qwen2moe", 7),
+        ("arch-llama4", 7),
+    ] {
+        let LoadedModel { config, tensors, .. } = golden(name);
+        let (model, prompt) = (Arc::new(model(name)), prompt(&config));
+        let plain = logits(&model, &Adapters::default(), &[], &prompt);
+        let mut applied = 0;
+        for tensor in tensors.names() {
+            let view = tensors.get(tensor).unwrap();
+            let mut file = head(&config, random.alpha);
+            random.pair(&mut file, tensor, [view.rows, view.cols]);
+            let Ok(adapter) = load(&model, file.to_bytes()) else { continue };
+            assert!(logits(&model, &Adapters::new(vec![adapter]), &[(0, 1.0)], &prompt) != plain, "{tensor}");
+            applied += usize::from(tensor.starts_with("blk.0."));
+        }
+        assert!(applied >= least, "{name}: {applied}");
     }
 }
 

@@ -37,11 +37,12 @@ impl RandomAdapter {
     pub fn matrices(&self, config: &ModelConfig) -> Vec<(String, usize, usize)> {
         let d = config.d_model;
         let mut parts = attention(config);
-        parts.extend([
-            ("ffn_gate", config.d_ff, d),
-            ("ffn_up", config.d_ff, d),
-            ("ffn_down", d, config.d_ff),
-        ]);
+        // In these files gate and up are one tensor.
+        match config.arch.name() {
+            "glm4" | "phi3" => parts.push(("ffn_up", 2 * config.d_ff, d)),
+            _ => parts.extend([("ffn_gate", config.d_ff, d), ("ffn_up", config.d_ff, d)]),
+        }
+        parts.push(("ffn_down", d, config.d_ff));
         let layers = (0..config.layers).flat_map(|layer| {
             let named = |&(name, rows, cols): &_| (format!("blk.{layer}.{name}.weight"), rows, cols);
             parts.iter().map(named).collect::<Vec<_>>()
@@ -60,7 +61,8 @@ impl RandomAdapter {
         [values(seed, self.rank * cols, cols), values(!seed, rows * self.rank, self.rank)]
     }
 
-    fn pair(&self, writer: &mut GgufWriter, name: &str, [rows, cols]: [usize; 2]) {
+    /// Adds the pair for one matrix to a file.
+    pub fn pair(&self, writer: &mut GgufWriter, name: &str, [rows, cols]: [usize; 2]) {
         let [a, b] = self.values(name, [rows, cols]);
         writer.tensor(&format!("{name}.lora_a"), self.ty, &[self.rank, cols], &bytes(self.ty, &a));
         writer.tensor(&format!("{name}.lora_b"), self.ty, &[rows, self.rank], &bytes(self.ty, &b));
@@ -70,6 +72,10 @@ impl RandomAdapter {
 /// The matrices of the attention of a layer that adapters can change.
 fn attention(config: &ModelConfig) -> Vec<(&'static str, usize, usize)> {
     let (d, q, kv) = (config.d_model, config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    if config.arch.name() == "phi3" {
+        // Queries, keys and values are one tensor, which adapters cannot change.
+        return vec![("attn_output", d, q)];
+    }
     let Some(latent) = config.extras.latent else {
         return vec![("attn_q", q, d), ("attn_k", kv, d), ("attn_v", kv, d), ("attn_output", d, q)];
     };
