@@ -25,12 +25,12 @@ BENCH = json.dumps(dict(n_prompt=0, n_gen=64, n_depth=4096, n_sequences=1, n_ste
                         avg_ns=64e6, avg_ts=1000.0, stddev_ts=1.5)).replace(": ", ":")
 
 
-def card(folder, *words, check=f"echo '{CHECKED}'", bench=f"echo '{BENCH}'", serve=":", limit=20):
+def card(folder, *words, check=f"echo '{CHECKED}'", bench=f"echo '{BENCH}'", serve=":", limit=20, around=None):
     """Runs it, and returns its status, rows by section, and table."""
     kvik = folder / "kvik"
     kvik.write_text(KVIK.format(check=check, bench=bench, serve=serve))
     kvik.chmod(0o755)
-    env = os.environ | {"CARD_KVIK": str(kvik), "CARD_LIMIT": str(limit)}
+    env = os.environ | {"CARD_KVIK": str(kvik), "CARD_LIMIT": str(limit)} | (around or {})
     ended = subprocess.run([CARD, "--out", folder / "out", *words], env=env, capture_output=True, text=True, check=False, timeout=60)
     rows = {}
     for line in (folder / "out" / "results.jsonl").read_text().splitlines():
@@ -74,3 +74,34 @@ def test_a_disk_cache_is_empty_before_it_is_measured(tmp_path):
     work = tmp_path / "out" / "work"
     assert (work / "home" / "found").read_text() == ""
     assert (work / "host" / "block").exists() and (work / "disk" / "block").exists(), "where a server was to write"
+
+
+@pytest.mark.parametrize("described, needs_x11, used", (
+    ({}, [], "libGLX_nvidia.so.0"),
+    ({"lvp_icd": "/usr/lib/libvulkan_lvp.so"}, ["libGLX_nvidia.so.0"], "libEGL_nvidia.so.0"),
+    ({"nvidia_icd": "libGLX_nvidia.so.0"}, ["libGLX_nvidia.so.0"], "libEGL_nvidia.so.0"),
+    ({"nvidia_icd": "libGLX_nvidia.so.0", "lvp_icd": "/usr/lib/libvulkan_lvp.so"}, [], None),
+    ({"nvidia_icd": "{libraries}/libGLX_nvidia.so.0"}, [], None),
+    ({"nvidia_icd": "{libraries}/gone/libGLX_nvidia.so.0"}, ["libGLX_nvidia.so.0"], "libEGL_nvidia.so.0"),
+    ({}, ["libGLX_nvidia.so.0", "libEGL_nvidia.so.0"], None)))
+def test_a_driver_is_described_unless_a_file_does_that_can_be_loaded(tmp_path, described, needs_x11, used):
+    tools, libraries, icds = (tmp_path / name for name in ("tools", "libraries", "icd.d"))
+    for folder in (tools, libraries, icds):
+        folder.mkdir()
+    names = ["libvulkan.so.1", "libGLX_nvidia.so.0", "libEGL_nvidia.so.0"]
+    for name in names:
+        (libraries / name).touch()
+    for name, library in described.items():
+        library = library.format(libraries=libraries)
+        (icds / f"{name}.json").write_text(json.dumps(dict(ICD=dict(library_path=library, api_version="1.3")), indent=4))
+    listed = "".join(f"\t{name} (libc6,x86-64) => {libraries}/{name}\n" for name in names)
+    lacking = "|".join(f"*/{name}" for name in needs_x11) or "none"
+    for name, text in (("ldconfig", f"cat <<'END'\n{listed}END\n"),
+                       ("ldd", f"case $1 in {lacking}) echo '\tlibX11.so.6 => not found' ;; esac\n")):
+        (tools / name).write_text(f"#!/bin/bash\n{text}")
+        (tools / name).chmod(0o755)
+    around = {"PATH": f"{tools}:{os.environ['PATH']}", "CARD_ICD_FILES": f"{icds}/*.json", "VK_DRIVER_FILES": ""}
+    card(tmp_path, "--only", "check", check='echo "$VK_DRIVER_FILES" >"$HOME/driver"', around=around)
+    driver = (tmp_path / "out" / "work" / "home" / "driver").read_text().strip()
+    found = json.loads(pathlib.Path(driver).read_text())["ICD"]["library_path"] if driver else None
+    assert found == (used and str(libraries / used))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvik_cache::retain::{HeadImportance, ModelShape};
 use kvik_cache::{AuxiliaryState, Namespaces};
 use kvik_kernels::{KvLayout, KvValues};
+use kvik_model::batch::StepSize;
 use kvik_model::gates::Gates;
 
 use crate::retain::repeat::RepeatPrompt;
@@ -132,6 +133,11 @@ impl EngineConfig {
         let mixed = self.prefill_rows_mixed_max + self.draft_rows_max;
         let others = self.parallel_max + self.prefill_rows_max.max(mixed);
         others + background_rows_max(others)
+    }
+
+    /// The largest step: each sequence has an output at most, and each draft row one more.
+    pub fn step_size(&self) -> StepSize {
+        StepSize { rows: self.batch_rows_max(), outputs: self.parallel_max + self.draft_rows_max }
     }
 
     /// Maximum rows that drafts add to a step of `rows` rows, `decoding` of which decode. In a step with prompts they

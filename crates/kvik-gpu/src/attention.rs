@@ -5,7 +5,7 @@
 //! work group of its own and the results are merged, to the same bits; the choice depends on the number of units.
 
 use bytemuck::{Pod, Zeroable};
-use kvik_kernels::{BLOCK_POSITIONS, KvKind, KvLayer};
+use kvik_kernels::{BLOCK_POSITIONS, KvKind, KvLayer, KvLayout};
 
 use crate::kernel::Access::{self, Read, Write};
 use crate::kernel::{Constant, Kernel, Piece, piece};
@@ -18,6 +18,9 @@ const UNIT_ROWS: usize = 4;
 const SPLIT: u32 = 256;
 /// Minimum number of units over all KV heads, below which splits are spread to keep the device busy.
 const WHOLE_UNITS_MIN: usize = 128;
+
+/// Maximum work groups in a dimension of a grid, on every device.
+const GRID_MAX: usize = 65_535;
 
 /// The distribution of a unit's splits over work groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +55,7 @@ pub struct AttentionPlan {
     positions: [u64; 2],
 }
 
-/// A buffer for the results of splits, which grows on demand.
+/// A buffer for the results of splits, which grows on demand unless it was [reserved](PartRoom::reserve).
 #[derive(Debug, Default)]
 pub struct PartRoom(Option<Buffer<[f32; 4]>>);
 
@@ -124,8 +127,28 @@ impl AttentionPlan {
 
     /// The faster distribution for a layer of `kv_heads` KV heads.
     pub fn way(&self, kv_heads: usize) -> Way {
-        if self.units.len() * kv_heads < WHOLE_UNITS_MIN { Way::Parts } else { Way::Whole }
+        way([self.units.len(), self.parts.len()], kv_heads)
     }
+}
+
+/// The faster distribution of so many units in so many parts.
+fn way([units, parts]: [usize; 2], kv_heads: usize) -> Way {
+    match units * kv_heads < WHOLE_UNITS_MIN && parts <= GRID_MAX {
+        true => Way::Parts,
+        false => Way::Whole,
+    }
+}
+
+/// Length of the results of so many parts in a layer.
+fn vectors(parts: usize, layer: &KvLayer) -> usize {
+    parts * layer.kv_heads * (2 + layer.value_dim.next_multiple_of(16))
+}
+
+/// Length of the results of as many parts as a layer may have, over sequences of up to so many positions.
+fn vectors_max(layer: &KvLayer, positions: usize) -> usize {
+    let units = (WHOLE_UNITS_MIN - 1) / layer.kv_heads;
+    let parts = units * positions.div_ceil(SPLIT as usize);
+    vectors(parts.min(GRID_MAX), layer)
 }
 
 /// The units of rows; rows of a sequence are contiguous.
@@ -191,7 +214,11 @@ impl DeviceAttention<'_> {
         room: &mut PartRoom,
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
-        self.run_as(self.plan.way(self.shape().kv_heads), step, room, out)
+        let way = match self.plan.way(self.shape().kv_heads) {
+            Way::Parts if self.vectors() > PartRoom::allowed(step.device()) => Way::Whole,
+            way => way,
+        };
+        self.run_as(way, step, room, out)
     }
 
     /// [`DeviceAttention::run`] with a given distribution, to the same bits.
@@ -218,9 +245,7 @@ impl DeviceAttention<'_> {
         match way {
             Way::Whole => self.whole(step, out),
             Way::Parts => {
-                let lanes = self.shape().value_dim.next_multiple_of(16);
-                let vectors = self.plan.parts.len() * self.shape().kv_heads * (2 + lanes);
-                let parts = room.grow(step.device(), vectors)?;
+                let parts = room.grow(step.device(), self.vectors())?;
                 self.parts(step, parts)?;
                 self.merge(step, parts, out)
             }
@@ -229,6 +254,11 @@ impl DeviceAttention<'_> {
 
     fn shape(&self) -> &KvLayer {
         &self.arena.layout().layers()[self.layer]
+    }
+
+    /// Length of the results of its parts.
+    fn vectors(&self) -> usize {
+        vectors(self.plan.parts.len(), self.shape())
     }
 
     fn heads(&self) -> usize {
@@ -331,6 +361,23 @@ impl DeviceAttention<'_> {
 }
 
 impl PartRoom {
+    /// Room for the layers of a layout over sequences of up to `positions` positions; or as much of it as the device
+    /// allows, beyond which splits are not spread.
+    ///
+    /// # Errors
+    /// If there is no memory left.
+    pub fn reserve(device: &Device, layout: &KvLayout, positions: usize) -> Result<PartRoom, DeviceError> {
+        let vectors = layout.layers().iter().map(|layer| vectors_max(layer, positions)).max().unwrap_or(0);
+        let mut room = PartRoom::default();
+        room.grow(device, vectors.min(PartRoom::allowed(device)))?;
+        Ok(room)
+    }
+
+    /// Its maximum length on a device.
+    fn allowed(device: &Device) -> usize {
+        device.info().binding_bytes_max as usize / size_of::<[f32; 4]>()
+    }
+
     fn grow(&mut self, device: &Device, vectors: usize) -> Result<&Buffer<[f32; 4]>, DeviceError> {
         if self.0.as_ref().is_none_or(|room| room.len() < vectors) {
             self.0 = Some(device.zeros("the results of splits", vectors)?);
@@ -341,6 +388,8 @@ impl PartRoom {
 
 #[cfg(test)]
 mod tests {
+    use kvik_kernels::KvFormat;
+
     use super::*;
 
     fn place(table: u32, len: u32) -> RowPlace {
@@ -382,5 +431,30 @@ mod tests {
         let units = units_of(&[place(0, 3), place(0, 4)], KvKind::Full, 3);
         let counts: Vec<_> = units.iter().map(|unit| (unit.first, unit.count)).collect();
         assert_eq!(counts, [(0, 4), (4, 2)]);
+    }
+
+    #[test]
+    fn parts_fill_one_dimension_of_a_grid_at_most() {
+        assert_eq!(way([60, GRID_MAX], 2), Way::Parts);
+        assert_eq!(way([60, GRID_MAX + 1], 2), Way::Whole);
+        assert_eq!(way([64, 64], 2), Way::Whole);
+    }
+
+    #[test]
+    fn what_is_reserved_for_a_context_holds_whatever_is_spread() {
+        for (kv_heads, group, positions) in [(1, 4, 40_000u32), (2, 2, 2048), (8, 7, 1000), (200, 1, 512)] {
+            let layer = KvLayer::full(kv_heads, 64, KvFormat::F16, KvFormat::F16);
+            let reserved = vectors_max(&layer, positions as usize);
+            let mut largest = 0;
+            for rows in 1..150 {
+                let rows = vec![place(0, positions); rows];
+                let units = units_of(&rows, KvKind::Full, group);
+                let parts = units.iter().map(|unit| unit.splits as usize).sum();
+                if way([units.len(), parts], kv_heads) == Way::Parts {
+                    largest = largest.max(vectors(parts, &layer));
+                }
+            }
+            assert!(largest <= reserved && 2 * largest >= reserved, "{largest} of {reserved}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use bytemuck::Pod;
@@ -283,14 +284,16 @@ impl Device {
         }
     }
 
-    /// Waits for a submitted step, and passes what it reads, concatenated, to `take`. Waits for nothing if nothing is read.
+    /// Waits for a submitted step, and passes what it reads, concatenated, to `take`.
     ///
     /// # Errors
     /// If the device is lost, or refused previous work.
     pub fn finish_reading(&self, reading: Reading, take: impl FnOnce(&[u8])) -> Result<(), DeviceError> {
         let Some(room) = reading.room else {
+            // Steps are timed by this wait, and without it they would pile up before the next that is read.
+            self.wait()?;
             take(&[]);
-            return self.check();
+            return Ok(());
         };
         room.map_async(wgpu::MapMode::Read, ..reading.bytes, |_| {});
         self.wait()?;
@@ -306,12 +309,20 @@ impl Device {
     /// Waits until all previous work is done.
     pub(crate) fn wait(&self) -> Result<(), DeviceError> {
         let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(WAIT_MAX) };
-        let waited = self.raw().poll(wait);
+        // Where the driver reports a lost device, wgpu calls back and then panics.
+        self.waited(catch_unwind(AssertUnwindSafe(|| self.raw().poll(wait))).ok())
+    }
+
+    /// What a wait says of the device; `None` if it panicked.
+    fn waited(&self, waited: Option<Result<wgpu::PollStatus, wgpu::PollError>>) -> Result<(), DeviceError> {
         self.check()?;
-        match waited {
-            Ok(_) => Ok(()),
-            Err(error) => Err(DeviceError::Lost { reason: error.to_string() }),
-        }
+        let reason = match waited {
+            Some(Ok(_)) => return Ok(()),
+            Some(Err(error)) => error.to_string(),
+            None => "the driver failed while it was waited for".to_owned(),
+        };
+        // Later calls fail at once, where each would wait as long again.
+        Err(self.lose(reason))
     }
 }
 
@@ -329,4 +340,47 @@ pub(crate) fn append<T: Pod>(values: &mut Vec<T>, bytes: &[u8]) {
 pub fn replace_elements<T: Pod>(values: &mut Vec<T>, bytes: &[u8]) {
     values.clear();
     append(values, bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Choice;
+
+    fn device() -> Option<Device> {
+        let device = Device::open(Choice::Index(0)).ok();
+        if device.is_none() {
+            kvik_testing::skip("no GPU, nor one of software");
+        }
+        device
+    }
+
+    #[test]
+    fn a_step_without_results_is_waited_for() {
+        let Some(mut device) = device() else { return };
+        let len = 1 << 20;
+        let (mut x, y) = (device.zeros("sums", len).unwrap(), device.upload("one", &[1.0f32]).unwrap());
+        let mut step = device.step();
+        (0..50).for_each(|_| step.add(&mut x, len, (&y, 1)).unwrap());
+        let reading = step.submit_reading(&[]).unwrap();
+        let mut taken = None;
+        device.finish_reading(reading, |bytes| taken = Some(bytes.len())).unwrap();
+        assert_eq!(taken, Some(0));
+        assert!(device.raw().poll(wgpu::PollType::Poll).unwrap().is_queue_empty());
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_is_waited_for_once() {
+        for (waited, told) in [(Some(Err(wgpu::PollError::Timeout)), "time"), (None, "driver failed")] {
+            let Some(device) = device() else { return };
+            let buffer = device.upload("numbers", &[1.0f32]).unwrap();
+            let is_lost = |result: Result<(), DeviceError>| {
+                let lost = matches!(&result, Err(DeviceError::Lost { reason }) if reason.contains(told));
+                assert!(lost, "{result:?}");
+            };
+            is_lost(device.waited(waited));
+            is_lost(device.check());
+            is_lost(device.read(&buffer).map(|_| ()));
+        }
+    }
 }

@@ -3,12 +3,16 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use crate::kernel::{Kernel, Pipeline};
 use crate::step::Step;
 use crate::{DeviceError, KernelTime, Work};
+
+/// Timeout of the end of a device, after which it is left to its thread with the memory that it still holds.
+const DROP_MAX: Duration = Duration::from_secs(10);
 
 /// A GPU of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +67,8 @@ pub enum Choice {
 pub struct Device {
     info: DeviceInfo,
     device: wgpu::Device,
-    queue: wgpu::Queue,
+    /// `None` only while the device is dropped.
+    queue: Option<wgpu::Queue>,
     pipelines: HashMap<Kernel, Pipeline>,
     /// Where results are copied to be read, if no read is in progress.
     pub(crate) read_room: Cell<Option<wgpu::Buffer>>,
@@ -74,7 +79,7 @@ pub struct Device {
     pub(crate) times: Option<BTreeMap<String, KernelTime>>,
     /// Bytes uploaded since the last wait for uploads, or more.
     pub(crate) uploads: Cell<usize>,
-    /// The first fault that no call has reported.
+    /// The first fault that no call has reported, or after which the device counts as lost.
     fault: Arc<OnceLock<DeviceError>>,
 }
 
@@ -182,7 +187,7 @@ impl Device {
         Ok(Device {
             info,
             device,
-            queue,
+            queue: Some(queue),
             pipelines: HashMap::new(),
             read_room: Cell::default(),
             spare: RefCell::default(),
@@ -223,7 +228,12 @@ impl Device {
     }
 
     pub(crate) fn queue(&self) -> &wgpu::Queue {
-        &self.queue
+        self.queue.as_ref().expect("it is there until the device is dropped")
+    }
+
+    /// Counts the device as lost from here on; returns its first fault.
+    pub(crate) fn lose(&self, reason: String) -> DeviceError {
+        self.fault.get_or_init(|| DeviceError::Lost { reason }).clone()
     }
 
     /// The pipeline of a kernel, compiled at its first use.
@@ -244,6 +254,28 @@ impl Device {
         // Scopes are popped in reverse order.
         let errors = scopes.into_iter().rev().map(|scope| ready(scope.pop()));
         (done, errors.fold(None, Option::or))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The end of a queue waits for its work, without bound where a device does not answer.
+        if let Some(queue) = self.queue.take() {
+            drop_apart(queue, DROP_MAX);
+        }
+    }
+}
+
+/// Drops `held` in a thread of its own, which is waited for as long as `patience`.
+fn drop_apart<T: Send + 'static>(held: T, patience: Duration) {
+    let (ends, ended) = mpsc::channel::<()>();
+    let end = move || {
+        drop(held);
+        drop(ends);
+    };
+    // If there is no thread, what it would have held was dropped here.
+    if std::thread::Builder::new().name("kvik-gpu-drop".to_owned()).spawn(end).is_ok() {
+        ended.recv_timeout(patience).ok();
     }
 }
 
@@ -295,6 +327,36 @@ mod tests {
             shared_bytes_max,
             subgroup: None,
             timestamps: false,
+        }
+    }
+
+    /// What ends when the test says so, and tells when it has ended.
+    struct Held {
+        may_end: mpsc::Receiver<()>,
+        ended: mpsc::Sender<()>,
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.may_end.recv().ok();
+            self.ended.send(()).ok();
+        }
+    }
+
+    #[test]
+    fn what_does_not_end_in_time_is_left_to_its_thread() {
+        for may_end_before in [false, true] {
+            let ((end, may_end), (ended, has_ended)) = (mpsc::channel(), mpsc::channel());
+            let patience = if may_end_before { Duration::from_secs(600) } else { Duration::ZERO };
+            if may_end_before {
+                end.send(()).unwrap();
+            }
+            drop_apart(Held { may_end, ended }, patience);
+            assert_eq!(has_ended.try_recv().is_ok(), may_end_before);
+            if !may_end_before {
+                end.send(()).unwrap();
+                assert_eq!(has_ended.recv(), Ok(()));
+            }
         }
     }
 

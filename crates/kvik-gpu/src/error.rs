@@ -73,6 +73,16 @@ pub enum DeviceError {
         /// The driver's message.
         message: String,
     },
+    /// Results of a row depend on what else is in its batch.
+    #[error(
+        "{device} gives a row other bits among {rows} rows than alone: compute on the processor (--device cpu), or install a newer driver"
+    )]
+    Differs {
+        /// The device's name.
+        device: String,
+        /// Rows of the batch.
+        rows: usize,
+    },
     /// The driver refuses a call; all later results are invalid.
     #[error("the driver refuses a call: {message}")]
     Refused {

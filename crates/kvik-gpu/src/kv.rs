@@ -147,15 +147,23 @@ impl TileWords {
 }
 
 impl DeviceArena {
+    /// Whether kernels support the formats and shapes of a layout from layer `first` on.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] names the first layer that they do not support.
+    pub fn check(layout: &KvLayout, first: usize) -> Result<(), DeviceError> {
+        layout.layers().iter().enumerate().skip(first).try_for_each(|(index, layer)| check(index, layer))
+    }
+
     /// Makes room for `blocks` zeroed blocks.
     ///
     /// # Errors
     /// If kernels lack a format or shape of the layout, a layer's part is larger than the device allows, or there
     /// is no memory left.
     pub fn new(device: &Device, layout: KvLayout, blocks: usize) -> Result<DeviceArena, DeviceError> {
+        DeviceArena::check(&layout, 0)?;
         let mut layers = Vec::new();
         for (index, layer) in layout.layers().iter().enumerate() {
-            check(index, layer)?;
             let sizes = TileWords::of(layer);
             let what = format!("the keys and values of layer {index} in {blocks} blocks");
             let words = device.zeros(&what, blocks * sizes.layer as usize)?;
@@ -359,5 +367,9 @@ mod tests {
             let error = check(7, &layer).unwrap_err().to_string();
             assert!(error.contains("layer 7") && error.contains("processor"), "{error}");
         }
+        let layout = KvLayout::new(vec![has, lacks[0], has]);
+        let error = DeviceArena::check(&layout, 0).unwrap_err().to_string();
+        assert!(error.contains("layer 1") && error.contains("q4"), "{error}");
+        assert_eq!(DeviceArena::check(&layout, 2), Ok(()), "the layers before are the processor's");
     }
 }

@@ -52,6 +52,15 @@ impl Output {
     }
 }
 
+/// The largest step that a runner is to have room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepSize {
+    /// Rows.
+    pub rows: usize,
+    /// Rows whose logits or likeliest tokens are needed.
+    pub outputs: usize,
+}
+
 /// The storage of the keys and values of a sequence, its adapters and its state.
 #[derive(Debug, Clone, Copy)]
 pub struct SequenceKv<'a> {

@@ -37,9 +37,10 @@ fn check_memory_of(memory: MachineMemory, flag: &str, asked: ByteSize) -> anyhow
     Ok(())
 }
 
-/// Bytes that keys and values may take in the machine's memory: as requested, or a share of the free memory.
-pub fn kv_bytes(asked: Option<ByteSize>) -> u64 {
-    asked.map_or_else(default_kv_bytes, |size| size.0)
+/// Bytes that keys and values may take in the machine's memory: as requested, or the share of the free memory where so
+/// many budgets take of it.
+pub fn kv_bytes(asked: Option<ByteSize>, budgets: u64) -> u64 {
+    asked.map_or_else(|| default_kv_bytes(budgets), |size| size.0)
 }
 
 /// Words why a budget of this flag is refused.
@@ -82,6 +83,14 @@ mod tests {
         let error = refused(error, "--cache-ram").to_string();
         for word in ["32768", "96 MiB", "46.9 MiB", "16000", "--cache-ram", "--retain"] {
             assert!(error.contains(word), "{error} says {word}");
+        }
+    }
+
+    #[test]
+    fn a_size_that_was_asked_for_is_not_shared() {
+        for budgets in [1, 2] {
+            assert_eq!(kv_bytes(Some(ByteSize(5 << 30)), budgets), 5 << 30);
+            assert!(kv_bytes(None, budgets) <= 8 << 30);
         }
     }
 

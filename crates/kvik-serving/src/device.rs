@@ -11,6 +11,8 @@ use kvik_session::OpenedModel;
 #[cfg(feature = "gpu")]
 use kvik_session::Placed;
 
+#[cfg(feature = "gpu")]
+use super::kv;
 use super::open;
 use crate::{
     causes::with_causes,
@@ -66,7 +68,8 @@ fn on_gpu(
     pool: &Pool,
 ) -> anyhow::Result<OpenedModel> {
     let loaded = args.load()?;
-    DeviceModel::check(&loaded.config)?;
+    let count = layers.of(loaded.config.layers);
+    check(args, &loaded.config, count)?;
     if loaded.config.extras.predicts {
         tracing::info!(
             "the model's prediction head is not used on a GPU; drafts come from the other sources"
@@ -74,18 +77,80 @@ fn on_gpu(
     }
     let device = Device::open(number.map_or(Choice::Auto, Choice::Index))?;
     let load = |config: ModelConfig, tensors, conversion, progress: &dyn Fn(u64, u64)| {
-        let layers = layers.of(config.layers);
-        if layers < config.layers {
+        if count < config.layers {
             open::warn_of(conversion);
         }
-        let model = DeviceModel::load_last(device, layers, config, tensors, conversion, pool, progress)?;
+        let model = DeviceModel::load_last(device, count, config, tensors, conversion, pool, progress)?;
         Ok(Placed::Device(Box::new(model)))
     };
-    open::opened(args, loaded, load, Placed::classifier)
+    let opened = open::opened(args, loaded, load, Placed::classifier)?;
+    // Formats that depend on measurements are known now. If they cannot be had, the start fails wherever it computes.
+    let model = &opened.model;
+    if let Ok(layout) = kv::layout_of(&args.kv, model.config(), || model.digest()) {
+        DeviceModel::check_layout(&layout, count)?;
+    }
+    Ok(opened)
+}
+
+/// Whether a GPU supports a model, and the formats in which its last `layers` layers store keys and values, as far as these
+/// are known without its weights.
+#[cfg(feature = "gpu")]
+fn check(args: &ModelArgs, config: &ModelConfig, layers: usize) -> anyhow::Result<()> {
+    DeviceModel::check(config)?;
+    if let Some(layout) = kv::stated_layout(&args.kv, config)? {
+        DeviceModel::check_layout(&layout, layers)?;
+    }
+    Ok(())
 }
 
 /// Fails: this build has no GPU support.
 #[cfg(not(feature = "gpu"))]
 fn on_gpu(_: &ModelArgs, _: Option<usize>, _: GpuLayers, _: &Pool) -> anyhow::Result<OpenedModel> {
     bail!("this kvik was built without GPUs; build one with `cargo build --release --features gpu`")
+}
+
+#[cfg(feature = "gpu")]
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use kvik_engine::stats::DraftSources;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        model: ModelArgs,
+    }
+
+    fn args(kv: &str) -> ModelArgs {
+        Flags::try_parse_from(["kvik", "-m", "embedded", "--kv", kv]).unwrap().model
+    }
+
+    /// Without a GPU it is the formats that are refused, so that is told before one is opened.
+    #[test]
+    fn formats_that_a_gpu_lacks_are_refused_before_it_is_opened() {
+        let refused = |kv, number, layers| {
+            let error = on_gpu(&args(kv), number, layers, &Pool::new(1)).err();
+            error.map_or_else(String::new, |error| with_causes(&error))
+        };
+        for number in [None, Some(0), Some(99)] {
+            for kv in ["q4", "q8/bf16", "0-4:f16,5:f32"] {
+                let told = refused(kv, number, GpuLayers::All);
+                assert!(told.contains("no kernel for layer") && told.contains("processor"), "{kv}: {told}");
+            }
+        }
+        // The layers before the last are the processor's, which has all formats.
+        let told = refused("0-4:q4,5:f16", Some(99), GpuLayers::Last(1));
+        assert!(!told.is_empty() && !told.contains("no kernel"), "{told}");
+    }
+
+    #[test]
+    fn formats_that_a_gpu_lacks_are_computed_on_the_processor_if_it_may_be_either() {
+        let layers = GpuLayers::All;
+        let open = |device| open(&args("q4"), (device, layers), Speculate(DraftSources::NONE), &Pool::new(1));
+        assert!(open(DeviceChoice::Auto).unwrap().model.on_processor().is_some());
+        let error = open(DeviceChoice::Gpu(Some(0))).err().unwrap();
+        assert!(with_causes(&error).starts_with("--device"), "{error:#}");
+    }
 }

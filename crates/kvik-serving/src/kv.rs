@@ -3,7 +3,7 @@
 use anyhow::Context;
 use kvik_engine::eval::choice::{Choice, choose};
 use kvik_kernels::KvLayout;
-use kvik_model::{Model, ModelConfig, ModelRunner};
+use kvik_model::{KvMap, Model, ModelConfig, ModelRunner};
 
 use crate::{
     measured::{Measured, MeasuredSensitivity},
@@ -22,11 +22,23 @@ pub fn layout_of(
     digest: impl FnOnce() -> [u8; 32],
 ) -> anyhow::Result<KvLayout> {
     match args.choice()? {
-        KvChoice::Map(map) => ModelRunner::layout(config, &map).context(args.flag()),
+        KvChoice::Map(map) => of_map(args, config, &map),
         KvChoice::Auto(bits) => {
             auto(config, &digest(), bits, &Measured::open()?).with_context(|| format!("--kv auto:{bits}"))
         }
     }
+}
+
+/// The KV layout of a model, unless its formats depend on measurements.
+pub fn stated_layout(args: &KvArgs, config: &ModelConfig) -> anyhow::Result<Option<KvLayout>> {
+    match args.choice()? {
+        KvChoice::Map(map) => of_map(args, config, &map).map(Some),
+        KvChoice::Auto(_) => Ok(None),
+    }
+}
+
+fn of_map(args: &KvArgs, config: &ModelConfig, map: &KvMap) -> anyhow::Result<KvLayout> {
+    ModelRunner::layout(config, map).context(args.flag())
 }
 
 /// The layout of least measured loss.

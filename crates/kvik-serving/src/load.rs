@@ -105,8 +105,9 @@ pub fn open_with(
     retaining.check_model(idle.as_ref(), &engine)?;
     let card = card(args, (model, opened.sampling), context, capacity);
     let (device, place) = (model.device(), model.place());
+    let host_bytes = device.is_some().then(|| budget::kv_bytes(cache.cache_ram, model.budgets()));
     let OpenTiers { setup: disk, records, disk_line, remote_line } =
-        OpenTiers::open(cache, &budget, (engine.model_digest, &place), device.is_some())?;
+        OpenTiers::open(cache, &budget, (engine.model_digest, &place), host_bytes)?;
     let retokenise = cache.retokenise == Retokenise::On;
     let cache = budget.cache(cache.evict, cache.cache_pin.map(|size| size.0));
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());

@@ -5,7 +5,7 @@ use kvik_engine::{schedule::disk::DiskSetup, store::Waker};
 use kvik_remote::records::Records;
 use kvik_session::KvBudget;
 
-use super::{budget::kv_bytes, disk, host, remote};
+use super::{disk, host, remote};
 use crate::settings::model::CacheArgs;
 
 /// Open tiers, each behind the one above it.
@@ -20,8 +20,8 @@ pub(super) struct OpenTiers {
 }
 
 impl OpenTiers {
-    /// Opens the tiers of the flags for the blocks of a model that is computed on the device `place`; includes the
-    /// host's memory if that is a GPU.
+    /// Opens the tiers of the flags for the blocks of a model that is computed on the device `place`; includes
+    /// `host_bytes` of the host's memory if that is a GPU.
     ///
     /// # Errors
     /// If the flags are invalid. A tier that is unavailable is left out, and the log gives the reason.
@@ -29,10 +29,13 @@ impl OpenTiers {
         args: &CacheArgs,
         budget: &KvBudget,
         (model, place): ([u8; 32], &str),
-        is_gpu: bool,
+        host_bytes: Option<u64>,
     ) -> anyhow::Result<OpenTiers> {
         let disk = disk::open(args, budget, model, place);
-        let disk = if is_gpu { host::above(disk, kv_bytes(args.cache_ram), budget) } else { disk };
+        let disk = match host_bytes {
+            Some(bytes) => host::above(disk, bytes, budget),
+            None => disk,
+        };
         let waker = disk.as_ref().map_or_else(Waker::default, |disk| disk.setup.waker.clone());
         let remote = remote::open(&args.remote, budget, (model, place), waker)?;
         let disk_line = disk.as_ref().map(|disk| disk.line.clone());

@@ -57,8 +57,8 @@ pub enum BudgetError {
 }
 
 impl KvBudget {
-    /// The blocks of `asked` bytes; or of half of the free memory, but no more than the model's device takes. A draft
-    /// model adds `draft_bytes` to each.
+    /// The blocks of `asked` bytes; or of the default share of the free memory, but no more than the model's device takes. A
+    /// draft model adds `draft_bytes` to each.
     ///
     /// # Errors
     /// If that is no block.
@@ -69,7 +69,8 @@ impl KvBudget {
         draft_bytes: usize,
     ) -> Result<KvBudget, BudgetError> {
         let auxiliary = model.auxiliary(layout);
-        let (block_bytes, kv_bytes) = (auxiliary.block_bytes, asked.unwrap_or_else(default_kv_bytes));
+        let kv_bytes = asked.unwrap_or_else(|| default_kv_bytes(model.budgets()));
+        let block_bytes = auxiliary.block_bytes;
         let both_bytes = block_bytes + draft_bytes;
         let blocks = usize::try_from(kv_bytes / both_bytes as u64).unwrap_or(usize::MAX);
         if blocks == 0 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvik_cache::AuxiliaryState;
 use kvik_engine::config::usual::STEP_ROWS;
 use kvik_kernels::{Isa, KvLayout, Pool};
-use kvik_model::batch::Runner;
+use kvik_model::batch::{Runner, StepSize};
 #[cfg(feature = "gpu")]
 use kvik_model::device::{DeviceError, DeviceModel, DeviceRunner};
 use kvik_model::{Adapters, Model, ModelConfig, ModelRunner};
@@ -34,6 +34,8 @@ pub struct RunnerRoom {
     pub adapters: Adapters,
     /// Slots for states of recurrent layers.
     pub states: usize,
+    /// The largest step, for which a GPU makes room at once.
+    pub step: StepSize,
     /// Keep keys and values on the GPU, if it is one.
     pub resident: bool,
 }
@@ -145,6 +147,16 @@ impl Placed {
         }
     }
 
+    /// Number of budgets of keys and values that take of the machine's memory where no flag says otherwise: one, and
+    /// where a GPU's blocks are there too, one more for the tier behind it.
+    pub fn budgets(&self) -> u64 {
+        match self {
+            Placed::Processor(_) => 1,
+            #[cfg(feature = "gpu")]
+            Placed::Device(model) => 1 + u64::from(model.blocks_in_host_memory()),
+        }
+    }
+
     /// Bytes of a block that move in each step where keys and values do not stay on the GPU.
     pub fn moved_bytes(&self, layout: &KvLayout) -> usize {
         match self {
@@ -169,7 +181,7 @@ impl Placed {
     /// If there is no memory for the blocks.
     #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "in RAM they stay where they are"))]
     pub fn runner(self, room: RunnerRoom) -> Result<Box<dyn Runner + Send>, RunnerError> {
-        let RunnerRoom { pool, layout, blocks, context, adapters, states, resident } = room;
+        let RunnerRoom { pool, layout, blocks, context, adapters, states, step, resident } = room;
         let kv_bytes = blocks as u64 * layout.block_bytes() as u64;
         let no_memory = |source| RunnerError::NoMemory { kv_bytes, source };
         match self {
@@ -180,7 +192,7 @@ impl Placed {
             }
             #[cfg(feature = "gpu")]
             Placed::Device(model) => {
-                let runner = DeviceRunner::new(*model, pool, layout, blocks, context);
+                let runner = DeviceRunner::new(*model, pool, layout, blocks, context, step);
                 let runner = runner.map_err(|source| RunnerError::Device { kv_bytes, source })?;
                 Ok(if resident { Box::new(runner) } else { Box::new(runner.with_copies()) })
             }

@@ -76,8 +76,8 @@ impl OpenedModel {
         let OpenedModel { model, tokenizer, template, embedder, sampling } = self;
         let context = config.context_tokens;
         let states = config.auxiliary.states_max(cache.blocks);
-        let blocks = cache.blocks;
-        let room = RunnerRoom { pool, layout, blocks, context, adapters, states, resident: true };
+        let (blocks, step) = (cache.blocks, config.step_size());
+        let room = RunnerRoom { pool, layout, blocks, context, adapters, states, step, resident: true };
         let engine = Engine::start_with(model.runner(room)?, &tokenizer, cache, config, attached)?;
         let texts = Texts { variables, ..Texts::new(tokenizer, template, context) };
         Ok(Session { engine, texts: Arc::new(texts), embedder, sampling })

@@ -60,7 +60,7 @@ mod tests {
             assert_eq!(one, convert(&view, target, &Pool::new(3)).unwrap());
             let mut back = vec![0.0; values.len()];
             dequantize(target, &one, &mut back);
-            let worst = values.iter().zip(&back).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let worst = kvik_testing::largest(values.iter().zip(&back).map(|(a, b)| (a - b).abs()));
             let bound = if target == WeightType::Q4_0 { 0.8 } else { 0.05 };
             assert!(worst < bound, "{}: {worst}", target.name());
         }

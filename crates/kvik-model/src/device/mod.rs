@@ -3,8 +3,8 @@
 //! If the device has no room for all layers, it has the last ones and `front` computes the first on the processor.
 //! `shape` says which models the kernels support, `loader` uploads the tensors of the file, converted by `convert`, to
 //! `weights`, `scratch` has the buffers of a step, `rows` its batch, `forward` is the pass as a list of steps, and
-//! `runner` implements the interface to the scheduler. The device belongs to the thread that runs batches; its failures
-//! are reported by [`Runner::fault`](super::batch::Runner::fault).
+//! `runner` implements the interface to the scheduler, after the batches of `warm`. The device belongs to the thread that
+//! runs batches; its failures are reported by [`Runner::fault`](super::batch::Runner::fault).
 
 mod convert;
 mod copies;
@@ -18,6 +18,7 @@ mod rows;
 mod runner;
 mod scratch;
 mod shape;
+mod warm;
 mod weights;
 
 use std::cell::Cell;
@@ -56,6 +57,14 @@ impl DeviceModel {
     /// [`DeviceError::Unsupported`] names the first unsupported part.
     pub fn check(config: &ModelConfig) -> Result<(), DeviceError> {
         shape::check(config)
+    }
+
+    /// Whether the kernels support the formats in which the last `layers` layers store keys and values.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] names the first layer whose formats they do not support.
+    pub fn check_layout(layout: &KvLayout, layers: usize) -> Result<(), DeviceError> {
+        DeviceArena::check(layout, layout.layers().len().saturating_sub(layers.max(1)))
     }
 
     /// Uploads the weights of `tensors` to `device`, as [`Model::load`] packs them.
@@ -159,6 +168,11 @@ impl DeviceModel {
         DeviceArena::blocks_max(&self.device, &self.layout_on_device(layout))
     }
 
+    /// Whether blocks take of the machine's memory, all of them or the part of layers on the processor.
+    pub fn blocks_in_host_memory(&self) -> bool {
+        self.front.is_some() || matches!(self.info().kind, DeviceKind::Integrated | DeviceKind::Software)
+    }
+
     /// The part of a layout that its layers on the device store.
     pub fn layout_on_device(&self, layout: &KvLayout) -> KvLayout {
         front::layout_behind(layout, self.front_layers())
@@ -183,7 +197,8 @@ impl DeviceModel {
             let reason = format!("{} is there instead of {}", device.info().name, before.name);
             return Err(DeviceError::Lost { reason }.into());
         }
-        // The driver may hold the memory of lost objects until they are dropped.
+        // The driver may hold the memory of lost objects until they are dropped. A device that does not answer keeps its
+        // memory: if the new one then has too little, the upload says so.
         self.weights = None;
         self.device = device;
         let DeviceModel { device, config, tensors, conversion, .. } = self;

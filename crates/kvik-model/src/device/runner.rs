@@ -11,21 +11,17 @@ use kvik_kernels::{KvLayout, Pool};
 
 use super::DeviceModel;
 use super::copies::Copies;
-use super::experts::rows_of_batches;
 use super::forward::{Pass, Room};
 use super::front::Front;
 use super::rows::{BatchRows, Wanted};
 use super::scratch::{Buffers, Scratch};
-use crate::batch::{Batch, Computed, Output, Row, Runner, RunnerFault, SequenceKv};
+use super::warm::{WarmBatch, compare};
+use crate::batch::{Batch, Computed, Runner, RunnerFault, StepSize};
 use crate::device_work::{DeviceWork, KernelTime};
 use crate::observation::Watched;
 use crate::pulse::Pulse;
 use crate::rope::Rotation;
 use crate::{ModelConfig, ModelError};
-
-/// Rows of the warm-up batches: products have kernels for up to 1, 4, 8, 16 and more rows, and attention has others for many
-/// rows.
-const WARM_ROWS: [u32; 5] = [1, 4, 8, 16, 128];
 
 /// Runs batches of a model on a device, with KV blocks in its memory.
 pub struct DeviceRunner {
@@ -56,6 +52,8 @@ struct BlockRoom {
     blocks: usize,
     /// Number of positions with precomputed angles.
     context: usize,
+    /// The largest step.
+    step: StepSize,
 }
 
 /// Device memory in addition to weights and scratch.
@@ -100,20 +98,22 @@ impl BatchOutputs {
 }
 
 impl DeviceRunner {
-    /// Allocates `blocks` KV blocks on the device of a model, and the angles of `context` positions; the processor's
-    /// part runs on `pool`. Runs some batches, so that a kernel that the driver does not compile is detected before the
-    /// first request.
+    /// Allocates `blocks` KV blocks on the device of a model, the angles of `context` positions, and what a step of up to
+    /// `step` needs; the processor's part runs on `pool`. Runs some batches, so that a kernel that the driver does not
+    /// compile, or that computes other bits than another one, is detected before the first request.
     ///
     /// # Errors
-    /// If kernels lack a format of the layout, the device has no memory for the blocks, or it refuses a kernel.
+    /// If kernels lack a format of the layout, the device has no memory for the blocks or the step, it refuses a kernel,
+    /// or a row's results depend on its batch.
     pub fn new(
         model: DeviceModel,
         pool: impl Into<Arc<Pool>>,
         layout: KvLayout,
         blocks: usize,
         context: usize,
+        step: StepSize,
     ) -> Result<DeviceRunner, DeviceError> {
-        let (room, pool) = (BlockRoom { layout, blocks, context }, pool.into());
+        let (room, pool) = (BlockRoom { layout, blocks, context, step }, pool.into());
         let front = model.front.clone();
         let front = front.map(|front| Front::new(front, pool.clone(), &room.layout, blocks, context));
         let mut runner = DeviceRunner {
@@ -130,8 +130,15 @@ impl DeviceRunner {
             fault: RefCell::default(),
             pulse: Arc::default(),
         };
+        runner.reserve()?;
         runner.warm()?;
         Ok(runner)
+    }
+
+    /// Makes the buffers of the largest step, so that none fails for lack of memory.
+    fn reserve(&mut self) -> Result<(), DeviceError> {
+        let DeviceModel { device, config, .. } = &self.model;
+        self.scratch.reserve(device, config, self.room.step)
     }
 
     /// The auxiliary state of sequences with blocks of a layout: none. Windowed layers store all positions of a block,
@@ -161,23 +168,14 @@ impl DeviceRunner {
         &self.room.layout
     }
 
-    /// Computes a batch of each size for which kernels differ, in a block that no sequence uses yet.
+    /// Computes a batch of each size for which kernels differ, and compares a row of them.
     fn warm(&mut self) -> Result<(), DeviceError> {
-        WARM_ROWS.into_iter().try_for_each(|count| self.warm_by(count, count))?;
-        // Logits of this many rows may not fit.
-        let of_experts = rows_of_batches(&self.model.config);
-        of_experts.into_iter().try_for_each(|count| self.warm_by(count, 1))
-    }
-
-    /// Computes a batch of `count` rows, and the most likely tokens of the first `wanted` ones.
-    fn warm_by(&mut self, count: u32, wanted: u32) -> Result<(), DeviceError> {
-        let row = |sequence| {
-            let output = if sequence < wanted { Output::Likeliest } else { Output::None };
-            Row { sequence, token: 0, position: 0, cache_position: 0, output }
-        };
-        let rows: Vec<Row> = (0..count).map(row).collect();
-        let sequences = vec![SequenceKv::in_blocks(&[BlockId(0)]); rows.len()];
-        self.run(&Batch { rows: &rows, sequences: &sequences })
+        let (name, batches) = (self.model.info().name.clone(), WarmBatch::all(&self.model.config));
+        compare(&name, batches, |batch| {
+            let (rows, sequences) = (batch.rows(), batch.sequences());
+            self.run(&Batch { rows: &rows, sequences: &sequences })?;
+            Ok(self.batch_outputs.outputs.iter().map(|logit| logit.to_bits()).collect())
+        })
     }
 
     /// Computes a batch, and reads back the results.
@@ -228,7 +226,7 @@ impl DeviceRunner {
         self.copies = self.copies.take().map(|_| Copies::default());
         self.model.reopen(&self.pool)?;
         self.stored = Some(Stored::new(&self.model, &self.room)?);
-        Ok(())
+        Ok(self.reserve()?)
     }
 }
 
@@ -241,15 +239,16 @@ impl Stored {
                 (0..room.context as u32).flat_map(|position| table.mean_rotation(position..position + 1));
             device.upload("the angles of positions", &angles.collect::<Vec<_>>())
         };
+        let layout = model.layout_on_device(&room.layout);
         Ok(Stored {
-            arena: DeviceArena::new(device, model.layout_on_device(&room.layout), room.blocks)?,
+            parts: PartRoom::reserve(device, &layout, room.context)?,
+            arena: DeviceArena::new(device, layout, room.blocks)?,
             angles: model
                 .weights
                 .iter()
                 .flat_map(|weights| &weights.rotations)
                 .map(angles)
                 .collect::<Result<_, _>>()?,
-            parts: PartRoom::default(),
         })
     }
 }

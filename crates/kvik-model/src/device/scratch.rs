@@ -1,9 +1,10 @@
-//! Buffers of a step on the device, grown to the largest batch seen.
+//! Buffers of a step on the device, made for the largest step, and grown to larger batches.
 
 use kvik_gpu::{Buffer, Device, DeviceError};
 
 use super::feed_forward::FeedForwardBuffers;
 use crate::ModelConfig;
+use crate::batch::StepSize;
 
 /// The buffers of a step, with room for `rows` rows.
 #[derive(Default)]
@@ -40,6 +41,17 @@ pub(super) struct Buffers {
 }
 
 impl Scratch {
+    /// Makes the buffers of steps of up to `step`, whose logits are as many as the device allows in one buffer.
+    pub(super) fn reserve(
+        &mut self,
+        device: &Device,
+        config: &ModelConfig,
+        StepSize { rows, outputs }: StepSize,
+    ) -> Result<(), DeviceError> {
+        let allowed = device.info().binding_bytes_max as usize / (config.vocab * size_of::<f32>()).max(1);
+        self.grown(device, config, [rows, outputs.min(allowed)]).map(|_| ())
+    }
+
     /// The buffers for `n` rows, and a buffer for `logits` rows of logits.
     pub(super) fn grown(
         &mut self,

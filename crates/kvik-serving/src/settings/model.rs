@@ -76,11 +76,11 @@ pub struct CacheArgs {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..).map(|n| n as usize))]
     pub context: Option<usize>,
     /// Memory for keys and values, as 512MiB or 2GiB; where a GPU computes, for what it has no more room for [default: half
-    /// of the free memory, at most 8 GiB]
+    /// of the free memory, or a quarter where --cache-device takes of it too, at most 8 GiB]
     #[arg(long, value_name = "SIZE")]
     pub cache_ram: Option<ByteSize>,
     /// Memory for keys and values that a GPU computes with, its own and, of layers that it does not compute, the machine's
-    /// [default: as much as half of the machine's free memory, at most 8 GiB]
+    /// [default: as much as half of the machine's free memory, or a quarter where it is of that memory, at most 8 GiB]
     #[arg(long, value_name = "SIZE")]
     pub cache_device: Option<ByteSize>,
     /// Memory for pinned prompts of all tenants together [default: half of --cache-ram]

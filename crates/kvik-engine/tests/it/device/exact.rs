@@ -126,6 +126,26 @@ fn the_likeliest_token_is_that_of_the_logits() {
     assert!(!hidden.is_empty() && hidden.len() % of(3).count() == 0 && hidden.iter().all(|x| x.is_finite()));
 }
 
+#[test]
+fn a_chunk_without_outputs_takes_the_time_that_it_is_computed() {
+    if !has_device() {
+        return;
+    }
+    let mut runner = on_device(opened(&tiny_model()), KvFormat::F16, 2 * TABLE);
+    let (table, tokens) = (table(0), tokens(runner.vocab_len(), 64, 7));
+    let mut waited = |outputs_from: usize| {
+        let rows = rows(0, &tokens, 0, outputs_from);
+        let once = |_| {
+            let before = runner.work().waiting;
+            logits(&mut runner, &rows, &[&table]);
+            runner.work().waiting - before
+        };
+        (0..3).map(once).min().unwrap()
+    };
+    let [with, without] = [63, usize::MAX].map(&mut waited);
+    assert!(10 * without > with, "{without:?} without, {with:?} with one");
+}
+
 /// Sampled, and told with what else was likely: every bit of the logits counts.
 fn sampled(requests: &[Request]) -> Vec<Request> {
     let sampled = |(seed, request): (u64, &Request)| Request {

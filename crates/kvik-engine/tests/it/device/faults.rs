@@ -5,12 +5,15 @@ use kvik_cache::retain::RetentionError;
 use kvik_engine::api::{Request, RequestError};
 use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_kernels::{KvFormat, Pool};
-use kvik_model::batch::{Batch, Row, Runner, SequenceKv};
+use kvik_model::batch::{Batch, Row, Runner, SequenceKv, StepSize};
 use kvik_model::device::{DeviceError, DeviceRunner};
 use kvik_model::load::LoadedModel;
 use kvik_testing::{effort, tiny_model};
 
-use super::{World, answer, device_model, greedy, has_device, ids, layout, on_device, opened, prompts, rows};
+use super::{
+    STEP, World, answer, device_model, greedy, has_device, ids, layout, logits, on_device, opened, prompts,
+    rows,
+};
 use crate::fake::memory_disk::MemoryDisk;
 
 const BLOCKS: usize = 64;
@@ -94,6 +97,27 @@ fn a_batch_that_is_too_large_fails_alone() {
 }
 
 #[test]
+fn the_start_makes_room_for_the_largest_step_at_any_position() {
+    if !has_device() {
+        return;
+    }
+    let (blocks, context, step) = (128, 2048, StepSize { rows: 160, outputs: 4 });
+    let model = device_model(opened(&tiny_model())).unwrap();
+    let layout = layout(model.config(), KvFormat::F16);
+    let mut runner = DeviceRunner::new(model, Pool::new(1), layout, blocks, context, step).unwrap();
+    let table: Vec<BlockId> = (0..blocks as u32).map(BlockId).collect();
+    let mut allocated = |count: usize, from: usize| {
+        let before = runner.work().allocations;
+        logits(&mut runner, &rows(0, &vec![1; count], from, usize::MAX), &[&table]);
+        runner.work().allocations - before
+    };
+    // Rows, tables, units and parts of a batch are small, and left to later ones.
+    assert!(allocated(step.rows, 0) <= 4);
+    allocated(22, context - 22);
+    assert_eq!(allocated(30, context - 30), 0, "the same sizes, and more results of splits");
+}
+
+#[test]
 fn more_blocks_than_a_device_allows_are_refused_with_the_numbers() {
     if !has_device() {
         return;
@@ -101,7 +125,7 @@ fn more_blocks_than_a_device_allows_are_refused_with_the_numbers() {
     let refused = |format, blocks| {
         let model = device_model(opened(&tiny_model())).unwrap();
         let layout = layout(model.config(), format);
-        DeviceRunner::new(model, Pool::new(1), layout, blocks, 64).err().unwrap()
+        DeviceRunner::new(model, Pool::new(1), layout, blocks, 64, STEP).err().unwrap()
     };
     let error = refused(KvFormat::F16, 1 << 24);
     assert!(matches!(error, DeviceError::Limit { .. } | DeviceError::Memory { .. }), "{error}");

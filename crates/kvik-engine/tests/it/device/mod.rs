@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_model::batch::{Batch, Output, Row, Runner, SequenceKv, StepSize};
 use kvik_model::device::{Choice, Device, DeviceModel, DeviceRunner, devices};
 use kvik_model::load::LoadedModel;
 use kvik_model::{Model, ModelConfig, ModelError, ModelRunner};
@@ -33,6 +33,8 @@ use kvik_testing::{repository, tiny_model};
 
 /// Tokens of prompt and answer together.
 const CONTEXT: usize = 256;
+/// What devices make room for at once; larger steps grow it.
+const STEP: StepSize = StepSize { rows: 128, outputs: 16 };
 
 /// Whether there is a device, also one of software; says so if there is none.
 fn has_device() -> bool {
@@ -60,7 +62,7 @@ fn device_model(loaded: LoadedModel) -> Result<DeviceModel, ModelError> {
 fn on_device(loaded: LoadedModel, format: KvFormat, blocks: usize) -> DeviceRunner {
     let model = device_model(loaded).unwrap();
     let layout = layout(model.config(), format);
-    DeviceRunner::new(model, Pool::new(1), layout, blocks, CONTEXT).unwrap()
+    DeviceRunner::new(model, Pool::new(1), layout, blocks, CONTEXT, STEP).unwrap()
 }
 
 /// The same on the processor.

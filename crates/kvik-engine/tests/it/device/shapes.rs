@@ -97,7 +97,7 @@ fn check(name: &str, open: impl Fn() -> LoadedModel) {
         assert_eq!(found.len(), 5 * vocab, "{name}");
         let largest = expected.iter().fold(1.0_f32, |largest, logit| largest.max(logit.abs()));
         let apart = found.iter().zip(&expected).map(|(a, b)| (a - b).abs() / largest);
-        let apart = apart.fold(0.0, f32::max);
+        let apart = kvik_testing::largest(apart);
         assert!(apart <= tolerance, "{name} {format}: {apart}");
     }
 }

@@ -5,13 +5,15 @@ use kvik_cache::{BlockId, Token};
 use kvik_engine::api::Request;
 use kvik_kernels::{KvFormat, Pool, WeightType};
 use kvik_model::batch::Runner;
-use kvik_model::device::{Choice, Device, DeviceModel, DeviceRunner};
+use kvik_model::device::{Choice, Device, DeviceKind, DeviceModel, DeviceRunner};
 use kvik_model::load::LoadedModel;
 use kvik_testing::{effort, tiny_model};
 
 use super::exact::{self, families};
 use super::shapes::{formats, tokens, within_reach};
-use super::{CONTEXT, World, greedy, has_device, ids, layout, logits, on_processor, opened, prompts, rows};
+use super::{
+    CONTEXT, STEP, World, greedy, has_device, ids, layout, logits, on_processor, opened, prompts, rows,
+};
 use crate::fake::memory_disk::MemoryDisk;
 use crate::peer::golden_model;
 
@@ -31,13 +33,13 @@ fn model(loaded: LoadedModel, layers: usize) -> DeviceModel {
 fn split(loaded: LoadedModel, format: KvFormat, layers: usize, blocks: usize) -> DeviceRunner {
     let model = model(loaded, layers);
     let layout = layout(model.config(), format);
-    DeviceRunner::new(model, Pool::new(2), layout, blocks, CONTEXT).unwrap()
+    DeviceRunner::new(model, Pool::new(2), layout, blocks, CONTEXT, STEP).unwrap()
 }
 
 fn largest_difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let largest = expected.iter().fold(1.0_f32, |largest, logit| largest.max(logit.abs()));
-    found.iter().zip(expected).map(|(a, b)| (a - b).abs() / largest).fold(0.0, f32::max)
+    kvik_testing::largest(found.iter().zip(expected).map(|(a, b)| (a - b).abs() / largest))
 }
 
 /// Fails unless a model computes the same wherever it is cut.
@@ -150,6 +152,9 @@ fn every_split_has_names_of_its_own() {
             assert_ne!(model.place(), other.place());
         }
     }
+    assert!(models[0].blocks_in_host_memory(), "those of the first layers are");
+    let has_memory = !matches!(models[0].info().kind, DeviceKind::Integrated | DeviceKind::Software);
+    assert_eq!(models[layers - 1].blocks_in_host_memory(), !has_memory);
     assert_eq!(models[0].digest_here(100), model(opened(&tiny_model()), 1).digest_here(100));
     // More than there are is all, fewer than one is one.
     assert_eq!(model(opened(&tiny_model()), 1000).front_layers(), 0);

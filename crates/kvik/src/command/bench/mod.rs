@@ -17,7 +17,7 @@ use clap::{ArgAction, Args, builder::TypedValueParser};
 use kvik_engine::stats::DraftSources;
 use kvik_kernels::KvLayout;
 use kvik_model::Adapters;
-use kvik_model::batch::Runner;
+use kvik_model::batch::{Runner, StepSize};
 use kvik_session::RunnerRoom;
 use serde::Serialize;
 
@@ -272,6 +272,13 @@ fn report<R: Serialize>(
     Ok(())
 }
 
+/// The largest step of these tests.
+fn step_size(tests: &[Test]) -> StepSize {
+    let prefilled = tests.iter().map(|test| test.prompt.max(test.depth).min(BATCH_ROWS)).max().unwrap_or(1);
+    let outputs = tests.iter().map(|test| test.sequences).max().unwrap_or(1);
+    StepSize { rows: prefilled.max(outputs), outputs }
+}
+
 const HEADER: &str = "\
 | model                          |       size | threads |   kv    |                  test |              t/s |
 | ------------------------------ | ---------: | ------: | ------- | --------------------: | ---------------: |";
@@ -326,7 +333,8 @@ impl BenchArgs {
             "--kv-resident off compares keys and values on a GPU with such that do not stay there; name one with --device"
         );
         let (pool, adapters, resident) = (Arc::new(pool), Adapters::default(), self.kv_resident);
-        let room = RunnerRoom { pool, layout, blocks, context: positions, adapters, states, resident };
+        let step = step_size(tests);
+        let room = RunnerRoom { pool, layout, blocks, context: positions, adapters, states, step, resident };
         Ok((model.runner(room).map_err(no_memory)?, setup))
     }
 

@@ -12,7 +12,7 @@ use anyhow::{bail, ensure};
 use clap::CommandFactory;
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_kernels::{KvFormat, Pool, WeightType};
-use kvik_model::batch::{Batch, Output, Row, Runner, RunnerFault, SequenceKv};
+use kvik_model::batch::{Batch, Output, Row, Runner, RunnerFault, SequenceKv, StepSize};
 use kvik_model::device::{Choice, Device, DeviceModel, DeviceRunner};
 use kvik_model::load::LoadedModel;
 use kvik_model::{Model, ModelRunner};
@@ -125,7 +125,8 @@ fn on_device(
     let layout = ModelRunner::uniform_layout(&config, KvFormat::F16);
     let model = DeviceModel::load(Device::open(choice)?, config, tensors, None, pool, &|_, _| {})?;
     let blocks = sequences.max(3) * TABLE;
-    Ok(DeviceRunner::new(model, pool.clone(), layout, blocks, CONTEXT)?)
+    let step = StepSize { rows: 2 * CONTEXT, outputs: sequences };
+    Ok(DeviceRunner::new(model, pool.clone(), layout, blocks, CONTEXT, step)?)
 }
 
 /// The blocks of sequence `sequence`.

@@ -98,7 +98,7 @@ fn unknown_memory() -> Diagnosis {
 fn free_memory(memory: MachineMemory, cache: &CacheArgs) -> Diagnosis {
     const SUBJECT: &str = "memory";
     let MachineMemory { total_bytes, available_bytes, limit_bytes } = memory;
-    let asked = kv_bytes(cache.cache_ram);
+    let asked = kv_bytes(cache.cache_ram, 1);
     let limit = limit_bytes
         .map_or_else(String::new, |limit| format!(", and a limit of {} on this process", ByteSize(limit)));
     let found = format!(
