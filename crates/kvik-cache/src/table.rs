@@ -28,6 +28,8 @@ pub(crate) struct Table {
     started: Duration,
     /// How long the prefix it leaves is retained.
     pub(crate) lifetime: Lifetime,
+    /// Whether it only holds its blocks for a copy of them, which is no use.
+    is_copy: bool,
     /// Index of the first block whose windowed part it uses.
     parts_from: usize,
     /// Blocks that are withheld for its auxiliary state.
@@ -68,19 +70,41 @@ impl Table {
     pub(crate) fn new(shared: Vec<BlockId>, lease: NodeId, lifetime: Lifetime, radix: &mut Radix) -> Table {
         radix.lock_path(lease);
         radix.count_reuse(lease);
+        Table::of(shared, lease, lifetime, radix.now)
+    }
+
+    /// A table that holds the `shared` blocks on the path to `lease` for a copy, until they are [used](Table::begin_use).
+    pub(crate) fn copy(shared: Vec<BlockId>, lease: NodeId, radix: &mut Radix) -> Table {
+        radix.lock_path_for_copy(lease);
+        Table { is_copy: true, ..Table::of(shared, lease, Lifetime::NOTHING, radix.now) }
+    }
+
+    fn of(shared: Vec<BlockId>, lease: NodeId, lifetime: Lifetime, started: Duration) -> Table {
         let count = shared.len();
         Table {
             shared: count,
             blocks: shared,
             lease,
-            started: radix.now,
+            started,
             lifetime,
+            is_copy: false,
             parts_from: count,
             units: 0,
             state: None,
             marks: Vec::new(),
             saves: Vec::new(),
         }
+    }
+
+    /// Has what it holds count as used from now on, if it held that for a copy.
+    pub(crate) fn begin_use(&mut self, radix: &mut Radix) {
+        if std::mem::take(&mut self.is_copy) {
+            radix.use_copied_path(self.lease);
+        }
+    }
+
+    pub(crate) fn is_copy(&self) -> bool {
+        self.is_copy
     }
 
     pub(crate) fn blocks(&self) -> &[BlockId] {
@@ -167,6 +191,7 @@ impl Table {
         assert!(blocks_for(tokens.len()) <= self.blocks.len(), "what is published was reserved");
         let mut published = Published::default();
         while let Some(rest) = tokens.get(self.shared * BLOCK_POSITIONS..).filter(|rest| !rest.is_empty()) {
+            self.begin_use(radix);
             match radix.closest_child(self.lease, rest) {
                 // All the rest is cached, maybe as the first tokens of a block.
                 Some((child, common)) if common == rest.len() => {
@@ -251,11 +276,14 @@ impl Table {
     }
 
     /// Ends the sequence: frees its own blocks and unlocks the shared ones, which are retained from now on for at
-    /// least the lifetime it asked for.
+    /// least the lifetime it asked for. What was held for a copy is retained as before.
     pub(crate) fn release(mut self, radix: &mut Radix, pool: &mut Pool) {
         self.drop_parts(usize::MAX, radix);
         self.release_auxiliary(radix, pool);
         self.owned().iter().rev().for_each(|&block| pool.release(block));
+        if self.is_copy {
+            return radix.unlock_path_of_copy(self.lease);
+        }
         radix.keep(self.lease, self.lifetime);
         radix.note_uses(self.lease, self.started);
         radix.unlock_path(self.lease);

@@ -11,6 +11,7 @@ use crate::evict::{Holding, Lane};
 use crate::hash::Identity;
 use crate::ids::{BlockId, NodeId, SeqId, TenantId, whole_blocks};
 use crate::pool::BlockState;
+use crate::table::Table;
 use crate::tree::Node;
 
 /// A violated invariant: a defect of this crate, or a caller that broke its contract.
@@ -163,23 +164,32 @@ impl Cache {
         Ok(())
     }
 
-    /// A node is locked once for every lease, pin and derived namespace that ends at it or below it.
+    /// A node is locked once for every lease, pin and derived namespace that ends at it or below it, and counts the leases
+    /// for copies among them.
     fn check_locks(&self) -> Result<(), Violation> {
-        let mut locks: FxHashMap<NodeId, u32> = FxHashMap::default();
-        let leases = self.sequences.values().map(|table| table.lease());
+        let tables = || self.sequences.values();
         let bases = self.roots.values().filter_map(|&root| self.radix.arena[root].parent);
-        for lease in leases.chain(self.pins.nodes()).chain(bases) {
-            let mut next = Some(lease);
+        let locks = self.paths_to(tables().map(Table::lease).chain(self.pins.nodes()).chain(bases));
+        let copies = self.paths_to(tables().filter(|table| table.is_copy()).map(Table::lease));
+        for (id, node) in self.radix.arena.iter() {
+            let counted = [&locks, &copies].map(|ends| ends.get(&id).copied().unwrap_or(0));
+            let held = [node.locks, node.copies];
+            ensure!(held == counted, "{id:?} has {held:?} locks, and for copies, and {counted:?} leases");
+        }
+        Ok(())
+    }
+
+    /// How many paths to these ends each node is on.
+    fn paths_to(&self, ends: impl Iterator<Item = NodeId>) -> FxHashMap<NodeId, u32> {
+        let mut paths: FxHashMap<NodeId, u32> = FxHashMap::default();
+        for end in ends {
+            let mut next = Some(end);
             while let Some(id) = next {
-                *locks.entry(id).or_default() += 1;
+                *paths.entry(id).or_default() += 1;
                 next = self.radix.arena[id].parent;
             }
         }
-        for (id, node) in self.radix.arena.iter() {
-            let leases = locks.get(&id).copied().unwrap_or(0);
-            ensure!(node.locks == leases, "{id:?} has {} locks and {leases} leases", node.locks);
-        }
-        Ok(())
+        paths
     }
 
     /// A node counts the pins of its namespace that end at it or below it, and the pinned blocks are counted.

@@ -175,8 +175,8 @@ impl Cache {
     }
 
     /// Leases the cached whole blocks of `tokens` for a sequence that computes nothing, until it is
-    /// [abandoned](Cache::abandon). Returns how many tokens that is. It is not counted as a request, and asks for no
-    /// retention: who publishes with it [sets](Cache::set_lifetime) one.
+    /// [abandoned](Cache::abandon). Returns how many tokens that is. It is not counted as a request, and changes nothing of
+    /// their retention, not even their last use, until it publishes or its lifetime is [set](Cache::set_lifetime).
     pub fn lease(&mut self, seq: SeqId, namespace: NamespaceId, tokens: &[Token]) -> usize {
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
         let whole = whole_blocks(tokens);
@@ -184,8 +184,7 @@ impl Cache {
         let shared = self.radix.blocks_of(&walk);
         let held = shared.len() * BLOCK_POSITIONS;
         let lease = self.radix.cut(walk.node, walk.blocks);
-        let table = Table::new(shared, lease, Lifetime::NOTHING, &mut self.radix);
-        self.sequences.insert(seq, table);
+        self.sequences.insert(seq, Table::copy(shared, lease, &mut self.radix));
         held
     }
 
@@ -238,9 +237,12 @@ impl Cache {
         Ok(Forked { copy, state })
     }
 
-    /// Sets how long the prefix that a running sequence leaves is retained.
+    /// Sets how long the prefix that a running sequence leaves is retained. What it [leases](Cache::lease) counts as used
+    /// from now on.
     pub fn set_lifetime(&mut self, seq: SeqId, lifetime: Lifetime) {
-        self.sequences.get_mut(&seq).expect("the sequence is running").lifetime = lifetime;
+        let table = self.sequences.get_mut(&seq).expect("the sequence is running");
+        table.begin_use(&mut self.radix);
+        table.lifetime = lifetime;
     }
 
     /// Ends a sequence and caches what it computed, to the exact token, with the lifetime it asked for.
@@ -415,10 +417,11 @@ impl Cache {
 
     /// Locks the block that is to be copied in part, so that it is not evicted before the copy.
     ///
-    /// The block follows the lease, so it starts a node. The copy counts as a use of this block alone: an unlocked
-    /// one gets a node of its own, which is then the most recently used.
+    /// The block follows the lease, so it starts a node. The copy counts as a use of this block alone: one without another
+    /// user gets a node of its own, which is then the most recently used.
     fn lock_partial(&mut self, partial: PartialMatch) -> NodeId {
-        let node = match self.radix.arena[partial.node].locks {
+        let node = &self.radix.arena[partial.node];
+        let node = match node.locks - node.copies {
             0 => self.radix.cut(partial.node, 1),
             _ => partial.node,
         };

@@ -171,7 +171,8 @@ impl Naive {
         let marks = super::marks::Known { reused, matched, prompt: prompt.len() };
         let marks = super::marks::marks(&self.needs, marks, lifetime);
         let auxiliary = self.held_from(namespace, &lease, reused);
-        self.running.insert(seq, Running { namespace, leased: lease, owned: 0, lifetime, auxiliary });
+        let running = Running { namespace, leased: lease, owned: 0, lifetime, is_copy: false, auxiliary };
+        self.running.insert(seq, running);
         let source = source.map(|index| self.entries[index].prefix.clone());
         if reused > 0 && !self.needs.is_nothing() {
             let block = self.block_of(namespace, usable, matched, (reused - 1) / BLOCK_POSITIONS);
@@ -197,7 +198,7 @@ impl Naive {
         let held = leased.len();
         let auxiliary = Held { parts_from: held / BLOCK_POSITIONS, ..Held::default() };
         let lifetime = Lifetime::NOTHING;
-        self.running.insert(seq, Running { namespace, leased, owned: 0, lifetime, auxiliary });
+        self.running.insert(seq, Running { namespace, leased, owned: 0, lifetime, is_copy: true, auxiliary });
         held
     }
 
@@ -268,11 +269,14 @@ impl Naive {
     }
 
     pub(crate) fn abandon(&mut self, seq: SeqId) {
-        let Running { namespace, leased, lifetime, .. } = self.running.remove(&seq).unwrap();
-        for block in (1..=leased.len() / BLOCK_POSITIONS).rev() {
+        let Running { namespace, leased, lifetime, is_copy, .. } = self.running.remove(&seq).unwrap();
+        let used = if is_copy { 0 } else { leased.len() / BLOCK_POSITIONS };
+        for block in (1..=used).rev() {
             self.keep(namespace, &leased[..block * BLOCK_POSITIONS], lifetime);
             self.touch(namespace, &leased[..block * BLOCK_POSITIONS]);
         }
+        // What a copy held may have passed its time meanwhile.
+        self.lower_ended();
         self.drop_expired();
         self.keep_quota(namespace, 0, None);
     }

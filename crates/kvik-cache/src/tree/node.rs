@@ -24,8 +24,10 @@ pub(crate) struct Node {
     pub(super) run: Vec<BlockId>,
     /// Nodes that continue this one, by the content of their first blocks.
     pub(crate) children: BTreeMap<BlockTokens, NodeId>,
-    /// Running sequences, pins and derived namespaces that use this node.
+    /// Running sequences, pins and derived namespaces that use this node, and copies of it.
     pub(crate) locks: u32,
+    /// Those of its locks that hold it for a copy, which is no use.
+    pub(crate) copies: u32,
     /// Pins of this namespace that end here or below; for a root, all of its namespace.
     pub(crate) pins: u32,
     pub(crate) life: Life,
@@ -60,6 +62,7 @@ impl Node {
             run: Vec::new(),
             children: BTreeMap::new(),
             locks: 0,
+            copies: 0,
             pins: 0,
             life: Life::new(0, 0),
         }

@@ -153,6 +153,7 @@ impl Radix {
             run,
             children: [(BlockTokens::first_of(self.labels.tokens(whole.blocks()[0])), node)].into(),
             locks: whole.locks,
+            copies: whole.copies,
             pins: whole.pins,
             life: whole.life,
         };
@@ -185,18 +186,26 @@ impl Radix {
         life.reuses = life.reuses.saturating_add(1);
     }
 
-    /// Removes a user's lock from `node`; when it was the last one, the node counts as just used.
+    /// Removes a user's lock from `node`; when it was the last one of a user, the node counts as just used, also if copies
+    /// still hold it.
     pub(crate) fn unlock(&mut self, id: NodeId) {
+        let tenant = self.owner(id);
+        let node = &mut self.arena[id];
+        if node.locks == node.copies + 1 && !node.is_root() {
+            self.clock += node.blocks().len() as u64;
+            (node.life.used, node.life.used_at) = (self.clock, self.now);
+            node.life.ageing = self.places.ageing(tenant);
+        }
+        self.remove_lock(id);
+    }
+
+    fn remove_lock(&mut self, id: NodeId) {
         let node = &mut self.arena[id];
         node.locks = node.locks.checked_sub(1).expect("what is unlocked was locked");
         if node.locks == 0 && !node.is_root() {
             let (namespace, blocks) = (node.namespace, node.blocks().len());
             self.evictable += blocks;
-            let stats = self.shares.of_mut(namespace);
-            stats.evictable += blocks;
-            self.clock += blocks as u64;
-            (node.life.used, node.life.used_at) = (self.clock, self.now);
-            node.life.ageing = self.places.ageing(stats.share.tenant);
+            self.shares.of_mut(namespace).evictable += blocks;
             self.rank(id);
         }
     }
@@ -208,6 +217,41 @@ impl Radix {
             self.lock(id);
             next = self.arena[id].parent;
         }
+    }
+
+    /// Locks the path from the root to `node` for a copy of its blocks.
+    pub(crate) fn lock_path_for_copy(&mut self, node: NodeId) {
+        let mut next = Some(node);
+        while let Some(id) = next {
+            self.lock(id);
+            self.arena[id].copies += 1;
+            next = self.arena[id].parent;
+        }
+    }
+
+    /// Unlocks a path that was locked for a copy: nothing was used.
+    pub(crate) fn unlock_path_of_copy(&mut self, node: NodeId) {
+        let mut next = Some(node);
+        while let Some(id) = next {
+            self.end_copy(id);
+            self.remove_lock(id);
+            next = self.arena[id].parent;
+        }
+    }
+
+    /// Makes the locks of a path for a copy those of a user.
+    pub(crate) fn use_copied_path(&mut self, node: NodeId) {
+        let mut next = Some(node);
+        while let Some(id) = next {
+            self.end_copy(id);
+            next = self.arena[id].parent;
+        }
+        self.count_reuse(node);
+    }
+
+    fn end_copy(&mut self, id: NodeId) {
+        let node = &mut self.arena[id];
+        node.copies = node.copies.checked_sub(1).expect("it was locked for a copy");
     }
 
     /// Unlocks the path from `node` to the root, in this order: a parent is used after its child.
@@ -361,6 +405,7 @@ impl Radix {
             run: blocks.to_vec(),
             children: Default::default(),
             locks: 1,
+            copies: 0,
             pins: 0,
             life: Life::new(self.clock, reuses),
         };

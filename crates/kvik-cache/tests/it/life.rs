@@ -245,13 +245,52 @@ fn a_lease_prolongs_no_time_to_live() {
     cache.admit(admission).unwrap();
     cache.finish(SeqId(1), &prompt);
     assert_eq!(cache.lease(SeqId(2), namespace, &prompt), 64);
-    cache.set_now(Duration::from_secs(200));
-    assert_eq!(cache.lookup(namespace, &prompt).tokens, 64, "what is held does not expire");
+    cache.set_now(Duration::from_secs(40));
     cache.abandon(SeqId(2));
     cache.check().unwrap();
     assert_eq!(cache.longest_ttl(namespace, &prompt, ttl), ttl);
-    cache.set_now(Duration::from_secs(260));
-    assert_eq!(cache.lookup(namespace, &prompt).tokens, 0);
+    assert_eq!(cache.lease(SeqId(3), namespace, &prompt), 64);
+    cache.set_now(Duration::from_secs(70));
+    assert_eq!(cache.lookup(namespace, &prompt).tokens, 64, "what is held does not expire");
+    cache.abandon(SeqId(3));
+    cache.check().unwrap();
+    assert_eq!(cache.lookup(namespace, &prompt).tokens, 0, "it was not used for 70 s");
+}
+
+/// What is copied to the disk is what has not been used for the longest time.
+#[test]
+fn a_lease_is_no_use_until_it_asks_for_a_lifetime() {
+    for (is_use, left) in [(false, [0, 64]), (true, [64, 0])] {
+        let (mut cache, namespace) = cache(8);
+        let prompts = [tokens(0..64), tokens(1000..1064)];
+        for prompt in &prompts {
+            run(&mut cache, namespace, prompt);
+        }
+        assert_eq!(cache.lease(SeqId(1), namespace, &prompts[0]), 64);
+        if is_use {
+            cache.set_lifetime(SeqId(1), Lifetime::default());
+        }
+        cache.check().unwrap();
+        cache.abandon(SeqId(1));
+        run(&mut cache, namespace, &tokens(2000..2064));
+        assert_eq!(prompts.map(|prompt| cache.lookup(namespace, &prompt).tokens), left, "{is_use}");
+    }
+}
+
+/// A user that leaves while a copy holds the same blocks has used them then.
+#[test]
+fn a_use_that_ends_during_a_copy_counts() {
+    let (mut cache, namespace) = cache(8);
+    let prompts = [tokens(0..64), tokens(1000..1064)];
+    admit(&mut cache, namespace, 1, &prompts[0]).unwrap();
+    cache.publish(SeqId(1), &prompts[0]);
+    assert_eq!(cache.lease(SeqId(2), namespace, &prompts[0]), 64);
+    cache.finish(SeqId(1), &prompts[0]);
+    cache.check().unwrap();
+    run(&mut cache, namespace, &prompts[1]);
+    cache.abandon(SeqId(2));
+    run(&mut cache, namespace, &tokens(2000..2064));
+    assert_eq!(prompts.map(|prompt| cache.lookup(namespace, &prompt).tokens), [0, 64], "it left first");
 }
 
 #[test]

@@ -199,6 +199,8 @@ fn lease_storage(
         cache.abandon(to);
         return None;
     }
+    // It goes on to use what both share.
+    cache.set_lifetime(to, sequence.lifetime);
     let kept = sequence.held(cache.table(sequence.id)).kept(decision);
     let storage = Ragged::new(&layout, shared, at, kept, &cache.table(to)[first + shared..]);
     copy_sinks(sequence, cache, retainer);

@@ -109,6 +109,8 @@ pub(super) struct Running {
     /// Number of its own blocks.
     pub(super) owned: usize,
     pub(super) lifetime: Lifetime,
+    /// Whether it only holds what it leases for a copy.
+    pub(super) is_copy: bool,
     pub(super) auxiliary: Held,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Spilled {
     end: Option<Link>,
     /// Whole blocks that were reused: the end of the prefix that this sequence shares with an earlier one.
     reused: usize,
-    /// When the time to live of the spilled blocks was last renewed, in seconds since 1970.
+    /// From when on the time to live of the spilled blocks was last renewed, in seconds since 1970.
     kept_s: u64,
     /// The tier rejected one of its blocks, and would not find those after it.
     is_given_up: bool,
@@ -112,6 +112,8 @@ struct Source<'a> {
     /// Number of blocks of its prompt, if a pin ends with them.
     pinned_blocks: Option<usize>,
     now_s: u64,
+    /// When they were used last: now, if they still are.
+    used_s: u64,
 }
 
 /// The copy of a sequence that ended before the disk had taken all of it: its blocks are held until then.
@@ -123,6 +125,8 @@ pub(super) struct Unfinished {
     /// Tokens of its prompt; may be more than `tokens`.
     prompt_len: usize,
     lifetime: Lifetime,
+    /// When its use ended.
+    used: Duration,
     spilled: Spilled,
 }
 
@@ -148,7 +152,7 @@ impl Disk {
         context: SpillContext<'_>,
     ) {
         let due = self.write_policy.due_while_running(spilled);
-        if self.hand_over(spilled, stored, due, context) == Handed::All && ended {
+        if self.hand_over(spilled, (stored, context.now), due, context) == Handed::All && ended {
             self.note_end(spilled, stored.lifetime, context.now);
         }
     }
@@ -165,10 +169,10 @@ impl Disk {
         unfinished.retain_mut(|copy| {
             let context = SpillContext { cache: &ram.cache, namespaces, runner, now };
             let mut spilled = copy.spilled;
-            let handed = self.hand_over(&mut spilled, &copy.stored(), usize::MAX, context);
+            let handed = self.hand_over(&mut spilled, (&copy.stored(), copy.used), usize::MAX, context);
             copy.spilled = spilled;
             if handed != Handed::Some {
-                self.note_end(&mut copy.spilled, copy.lifetime, now);
+                self.note_end(&mut copy.spilled, copy.lifetime, copy.used);
                 ram.cache.abandon(copy.seq);
             }
             handed == Handed::Some
@@ -190,23 +194,23 @@ impl Disk {
         }
     }
 
-    /// Holds the blocks of a sequence that has ended, if the disk has not taken all of them.
-    pub(super) fn hold(&mut self, mut spilled: Spilled, stored: &Stored<'_>, ram: &mut Ram, now: Duration) {
+    /// Holds the blocks of a sequence whose use ended at `used`, if the disk has not taken all of them.
+    pub(super) fn hold(&mut self, mut spilled: Spilled, stored: &Stored<'_>, ram: &mut Ram, used: Duration) {
         let Stored { namespace, tokens, prompt, lifetime, .. } = *stored;
         let whole = tokens.len() - tokens.len() % BLOCK_POSITIONS;
         let handed = spilled.tokens();
         if !self.takes(&spilled) || handed >= whole {
-            return self.note_end(&mut spilled, lifetime, now);
+            return self.note_end(&mut spilled, lifetime, used);
         }
         let seq = ram.new_seq();
         let held = ram.cache.lease(seq, namespace, &tokens[..whole]);
         if held <= handed {
             // The rest was evicted when the sequence released it, because of its tenant's quota.
             ram.cache.abandon(seq);
-            return self.note_end(&mut spilled, lifetime, now);
+            return self.note_end(&mut spilled, lifetime, used);
         }
-        // Its use ends now, whatever becomes of the rest of the copy.
-        self.keep_spilled(&spilled, ttl_s(lifetime.ttl), self.wall_s(now));
+        // Its use has ended, whatever becomes of the rest of the copy.
+        self.keep_spilled(&spilled, ttl_s(lifetime.ttl), self.wall_s(used));
         let tokens = tokens[..held].to_vec();
         self.unfinished.push(Unfinished {
             seq,
@@ -214,14 +218,17 @@ impl Disk {
             tokens,
             prompt_len: prompt.len(),
             lifetime,
+            used,
             spilled,
         });
     }
 
-    /// Gives up unwanted copies of sequences that have ended, and of prefixes for other nodes, and forgets what waits.
+    /// Gives up unwanted copies of sequences that have ended, of prefixes for other nodes and of states, and forgets what
+    /// waits.
     pub(crate) fn give_up(&mut self, ram: &mut Ram, is_unwanted: impl Fn(NamespaceId, &[Token]) -> bool) {
         self.drop_copies(ram, &is_unwanted);
         self.write_policy.forget(&is_unwanted);
+        self.states.forget(&is_unwanted);
         self.unfinished.retain(|copy| {
             let unwanted = is_unwanted(copy.namespace, &copy.tokens);
             if unwanted {
@@ -245,12 +252,12 @@ impl Disk {
         !spilled.is_given_up && !self.is_absent() && self.writes()
     }
 
-    /// Spills the blocks of a sequence that were not spilled yet: of those that are not on disk, the first `due` and
-    /// those of a pinned prompt.
+    /// Spills the blocks of a sequence that were not spilled yet and were used last at `used`: of those that are not on disk,
+    /// the first `due` and those of a pinned prompt.
     fn hand_over(
         &mut self,
         spilled: &mut Spilled,
-        stored: &Stored<'_>,
+        (stored, used): (&Stored<'_>, Duration),
         due: usize,
         context: SpillContext<'_>,
     ) -> Handed {
@@ -267,6 +274,7 @@ impl Disk {
             lifetime: stored.lifetime,
             pinned_blocks: spilled.pinned_blocks(cache, stored.namespace, stored.prompt),
             now_s: self.wall_s(now),
+            used_s: self.wall_s(used),
         };
         self.keep_in_use(spilled, &source);
         if spilled.is_given_up {
@@ -305,7 +313,7 @@ impl Disk {
                 spilled.is_given_up = true;
                 return Handed::Nothing;
             };
-            let news = self.tier.keep(&identity, ttl_s, source.now_s);
+            let news = self.tier.keep(&identity, ttl_s, source.used_s);
             self.note_uses(news);
             if source.pinned_blocks == Some(spilled.blocks + 1) {
                 self.pin(&identity, true);
@@ -313,7 +321,7 @@ impl Disk {
             spilled.end = Some(Link { identity, ..link });
             spilled.blocks += 1;
             if spilled.blocks == spilled.reused {
-                self.touch(&identity, ttl_s, source.now_s);
+                self.touch(&identity, ttl_s, source.used_s);
             }
         }
         Handed::All
@@ -326,13 +334,13 @@ impl Disk {
         is_pinned || self.write_policy.has_budget(&self.store.wear(), source.now_s)
     }
 
-    /// Renews the time to live of spilled blocks while their sequence exists, each time half of it is over.
+    /// Renews the time to live of spilled blocks while their sequence uses them, each time half of it is over.
     fn keep_in_use(&mut self, spilled: &mut Spilled, source: &Source<'_>) {
         let ttl_s = ttl_s(source.lifetime.ttl);
-        let due = ttl_s.is_some_and(|ttl_s| source.now_s >= spilled.kept_s + (ttl_s / 2).max(1));
+        let due = ttl_s.is_some_and(|ttl_s| source.used_s >= spilled.kept_s + (ttl_s / 2).max(1));
         if due {
-            spilled.kept_s = source.now_s;
-            self.keep_spilled(spilled, ttl_s, source.now_s);
+            spilled.kept_s = source.used_s;
+            self.keep_spilled(spilled, ttl_s, source.used_s);
         }
     }
 
@@ -356,7 +364,7 @@ impl Disk {
     ) -> Option<Identity> {
         let slot = match self.tier.place(record, &source.roots.identity, source.now_s) {
             Placement::Write(slot) => {
-                let news = self.tier.keep_ancestors(slot, source.now_s);
+                let news = self.tier.keep_ancestors(slot, source.used_s);
                 self.note_uses(news);
                 runner.read_block(block, &mut buffer);
                 if runner.fault().is_some() {
@@ -384,16 +392,16 @@ impl Disk {
         self.store.buffer()
     }
 
-    /// Records a use of a sequence's blocks on disk when it ends.
-    pub(crate) fn note_end(&mut self, spilled: &mut Spilled, lifetime: Lifetime, now: Duration) {
+    /// Records a use of a sequence's blocks on disk, which ended at `used`.
+    pub(crate) fn note_end(&mut self, spilled: &mut Spilled, lifetime: Lifetime, used: Duration) {
         if let Some(end) = spilled.end.filter(|_| !std::mem::replace(&mut spilled.is_noted, true)) {
-            self.note_use(&end.identity, lifetime, now);
+            self.note_use(&end.identity, lifetime, used);
         }
     }
 
     /// Records a use of the prefix that ends with a block.
-    pub(crate) fn note_use(&mut self, end: &Identity, lifetime: Lifetime, now: Duration) {
-        self.touch(end, ttl_s(lifetime.ttl), self.wall_s(now));
+    pub(crate) fn note_use(&mut self, end: &Identity, lifetime: Lifetime, used: Duration) {
+        self.touch(end, ttl_s(lifetime.ttl), self.wall_s(used));
     }
 
     /// Records a use of the prefix that ends with a block, by a request with this time to live.
@@ -428,7 +436,7 @@ impl Source<'_> {
     ) -> Option<Record> {
         let prefix = &self.tokens[..index * BLOCK_POSITIONS + tokens.len()];
         let ttl = self.cache.longest_ttl(self.namespace, prefix, self.lifetime.ttl);
-        let expires_s = ttl_s(ttl).map_or(0, |ttl_s| self.now_s.saturating_add(ttl_s));
+        let expires_s = ttl_s(ttl).map_or(0, |ttl_s| self.used_s.saturating_add(ttl_s));
         Some(Record {
             identity: link.identity,
             parent: before.identity,
@@ -437,7 +445,7 @@ impl Source<'_> {
             tokens: BlockTokens::new(tokens)?,
             pinned: false,
             lacks_part: !self.cache.has_part(block),
-            use_: Use { at_s: self.now_s, expires_s, ..Use::default() },
+            use_: Use { at_s: self.used_s, expires_s, ..Use::default() },
         })
     }
 }

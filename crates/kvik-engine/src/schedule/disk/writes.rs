@@ -15,7 +15,14 @@ use crate::store::BlockStore;
 pub(super) struct Writes {
     policy: WritePolicy,
     day_bytes_max: Option<u64>,
-    ends: Ends<Lifetime>,
+    ends: Ends<LastUse>,
+}
+
+/// The last use of an end: it lives on from then, however late it is written.
+#[derive(Debug, Clone, Copy)]
+struct LastUse {
+    lifetime: Lifetime,
+    at: Duration,
 }
 
 impl Writes {
@@ -95,7 +102,7 @@ impl Disk {
             namespace,
             tokens: whole_blocks(tokens).to_vec(),
             prompt_len: prompt.len(),
-            more: lifetime,
+            more: LastUse { lifetime, at: now },
         };
         self.write_policy.ends.add(end, now)
     }
@@ -103,10 +110,10 @@ impl Disk {
     /// Writes the ends that are about to leave RAM, if that pays: they are likely to go on, and reading them is faster
     /// than computing them.
     pub(crate) fn spill_leaving(&mut self, ram: &mut Ram, now: Duration) {
-        let leaving = self.write_policy.ends.leave(Ends::<Lifetime>::safe_blocks(ram.config.blocks), now);
+        let leaving = self.write_policy.ends.leave(Ends::<LastUse>::safe_blocks(ram.config.blocks), now);
         for end in leaving {
             if self.pays(&end) {
-                self.spill_end(&end, ram, now);
+                self.spill_end(&end, ram);
             }
         }
     }
@@ -114,33 +121,34 @@ impl Disk {
     /// Writes the ends that are likely to go on after the next start, the latest first.
     pub(crate) fn spill_likely(&mut self, ram: &mut Ram, now: Duration) {
         let likely = self.write_policy.ends.take_likely(now);
-        likely.iter().for_each(|end| self.spill_end(end, ram, now));
+        likely.iter().for_each(|end| self.spill_end(end, ram));
     }
 
     /// Writes all that waits, the latest first.
-    pub(crate) fn spill_waiting(&mut self, ram: &mut Ram, now: Duration) {
+    pub(crate) fn spill_waiting(&mut self, ram: &mut Ram) {
         let waiting = self.write_policy.ends.take_all();
-        waiting.iter().for_each(|end| self.spill_end(end, ram, now));
+        waiting.iter().for_each(|end| self.spill_end(end, ram));
     }
 
-    /// Forgets the ends in namespaces that are gone.
+    /// Forgets the ends and the states in namespaces that are gone.
     pub(crate) fn keep_ends(&mut self, is_there: impl Fn(NamespaceId) -> bool) {
         self.write_policy.forget(|namespace, _| !is_there(namespace));
+        self.states.forget(|namespace, _| !is_there(namespace));
     }
 
     /// Holds what RAM still has of an end until it is copied.
-    fn spill_end(&mut self, end: &End<Lifetime>, ram: &mut Ram, now: Duration) {
-        let End { namespace, ref tokens, prompt_len, more: lifetime } = *end;
+    fn spill_end(&mut self, end: &End<LastUse>, ram: &mut Ram) {
+        let End { namespace, ref tokens, prompt_len, more: LastUse { lifetime, at } } = *end;
         if ram.cache.has_namespace(namespace) {
             let prompt = tokens.get(..prompt_len).unwrap_or_default();
             let stored = Stored { seq: SeqId(0), namespace, tokens, prompt, lifetime };
             // From its beginning: what was on disk when it ended may be gone.
-            self.hold(Spilled::default(), &stored, ram, now);
+            self.hold(Spilled::default(), &stored, ram, at);
         }
     }
 
     /// Whether reading an end from the disk is faster than computing it, as far as both are known.
-    fn pays(&self, end: &End<Lifetime>) -> bool {
+    fn pays(&self, end: &End<LastUse>) -> bool {
         let blocks = end.tokens.len() / BLOCK_POSITIONS;
         self.cost.pays(self.cost.load_time(ByLevel::of(Level::Disk, blocks)), end.tokens.len())
     }
