@@ -8,7 +8,7 @@
 //! Blocks are compared from the first on, by content. A block that one of the others contains as a whole remains; a
 //! continuation of mine that belongs to none of the others is an answer to it.
 
-use crate::ids::Token;
+use crate::ids::{BLOCK_POSITIONS, Token};
 
 /// Prompts to be deleted, and prompts that remain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,10 +58,21 @@ impl DeletedPrompts {
         (!mine.is_empty()).then(|| DeletedWalk { tokens: walk.tokens + block.len(), mine, others })
     }
 
+    /// Number of whole blocks at the beginning of a prompt to be deleted that remain, because others contain them.
+    pub fn remaining_blocks(&self, prompt: &[Token]) -> usize {
+        self.others.iter().map(|other| common_blocks(prompt, other)).max().unwrap_or(0)
+    }
+
     /// Returns whether these tokens, from the first on, belong to a prompt to be deleted and to no other.
     pub fn are_gone(&self, tokens: &[Token]) -> bool {
         self.behind(&self.start(), tokens).is_some_and(|walk| walk.is_gone())
     }
+}
+
+/// Number of whole blocks with which both prompts begin.
+fn common_blocks(a: &[Token], b: &[Token]) -> usize {
+    let blocks = a.chunks_exact(BLOCK_POSITIONS).zip(b.chunks_exact(BLOCK_POSITIONS));
+    blocks.take_while(|(a, b)| a == b).count()
 }
 
 /// The tokens of a prompt after the first `tokens`.
@@ -78,6 +89,8 @@ impl DeletedWalk {
 
 #[cfg(test)]
 mod tests {
+    use kvik_testing::mix;
+
     use super::*;
 
     #[test]
@@ -100,5 +113,28 @@ mod tests {
         assert!(prompts.are_gone(&[90; 16]) && !prompts.are_gone(&[91; 16]), "of one that is short");
         assert!(prompts.are_gone(&(0..40).collect::<Vec<_>>()) && !prompts.are_gone(&block(0)));
         assert!(!DeletedPrompts::default().are_gone(&[1]));
+    }
+
+    /// Random prompts of few tokens and with common beginnings: those that remain end anywhere in those that go.
+    #[test]
+    fn the_first_block_that_is_gone_follows_those_that_remain() {
+        for case in 0..2000 {
+            let dice = |index: u64| mix((case << 20) | index);
+            let token = |index: u64| (dice(index) % 2) as Token;
+            let tokens: Vec<Token> = (0..80).map(token).collect();
+            let prompt = |index: u64| {
+                let common = &tokens[..(dice(100 + index) % 80) as usize];
+                let own = (0..dice(200 + index) % 40).map(|at| token(300 + 50 * index + at));
+                common.iter().copied().chain(own).collect::<Vec<Token>>()
+            };
+            let prompts = DeletedPrompts::new((0..3).map(prompt).collect(), (3..6).map(prompt).collect());
+            for mine in prompts.mine() {
+                let mut blocks = 1..=mine.len() / BLOCK_POSITIONS;
+                let first_gone = blocks.find(|blocks| prompts.are_gone(&mine[..blocks * BLOCK_POSITIONS]));
+                let after = prompts.remaining_blocks(mine) + 1;
+                let expect = (after <= mine.len() / BLOCK_POSITIONS).then_some(after);
+                assert_eq!(first_gone, expect, "{mine:?} of {prompts:?}");
+            }
+        }
     }
 }

@@ -42,6 +42,11 @@ impl Index {
         self.by_place.remove(&(record.parent, record.tokens));
     }
 
+    /// Number of blocks.
+    pub(super) fn len(&self) -> usize {
+        self.by_identity.len()
+    }
+
     /// The slot of a block.
     pub(super) fn slot(&self, identity: &Identity) -> Option<SlotId> {
         self.by_identity.get(identity).copied()

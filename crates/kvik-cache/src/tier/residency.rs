@@ -345,7 +345,8 @@ impl Tier {
 
     /// Number of slots to be erased as soon as the write in progress has ended.
     pub fn dropping(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state == State::Dropped).count()
+        // What is neither free nor holds a record. Not counted slot by slot: it is asked every few milliseconds.
+        self.slots.len() - self.free.len() - self.index.len()
     }
 
     /// Removes a block without children; returns its slot, to be erased. A pinned block or one that is read
@@ -584,7 +585,7 @@ impl Tier {
             ));
         }
         let dropped = self.slots.iter().filter(|slot| slot.state == State::Dropped).count();
-        if used + dropped + self.free.len() != self.slots.len() {
+        if used + dropped + self.free.len() != self.slots.len() || dropped != self.dropping() {
             return Err(format!("{used} slots in use and {} free ones are not all", self.free.len()));
         }
         self.check_followers()

@@ -1,7 +1,7 @@
 //! Drops what was computed for deleted prompts wherever it is: RAM, disk, the draft model, the shared store, and the
 //! retained positions of policies.
 
-use kvik_cache::{BLOCK_POSITIONS, DeletedPrompts, Identity, NamespaceId};
+use kvik_cache::{DeletedPrompts, NamespaceId, whole_blocks};
 
 use super::disk::Erased;
 use super::namespaces::Roots;
@@ -21,7 +21,7 @@ impl Prefixes {
             namespaces.contains(&namespace) && prompts.are_gone(copied)
         });
         // Collected before anything is dropped: the entries say in which namespaces the prompts are.
-        let roots = self.roots_of_deleted(salt, prompts);
+        let roots = self.all_roots(salt, prompts.mine().iter().map(Vec::as_slice));
         let mut left = 0;
         for &namespace in &namespaces {
             left += self.forget_in_memory(namespace, prompts);
@@ -57,27 +57,24 @@ impl Prefixes {
         self.disk.erasing()
     }
 
-    fn roots_of_deleted(&self, salt: [u8; 16], prompts: &DeletedPrompts) -> Vec<Roots> {
-        let mut roots: Vec<Roots> =
-            prompts.mine().iter().flat_map(|prompt| self.all_roots(salt, prompt)).collect();
-        roots.sort_unstable_by_key(|roots| roots.identity);
-        roots.dedup_by_key(|roots| roots.identity);
-        roots
-    }
-
     /// Drops the retained positions of these prompts, and those on disk that may be.
     fn forget_parts_of(&mut self, salt: [u8; 16], roots: &[Roots], prompts: &DeletedPrompts) {
-        for roots in roots {
-            for prompt in prompts.mine() {
-                let blocks: Vec<Identity> = roots.identity.blocks(prompt).collect();
-                let alone = (1..=prompt.len() / BLOCK_POSITIONS)
-                    .find(|blocks| prompts.are_gone(&prompt[..blocks * BLOCK_POSITIONS]));
-                let Some(first) = alone else { continue };
-                for part in self.kept_parts.beginning_with(&blocks[first - 1], first) {
+        // Mostly none is listed, and many long prompts take long to be hashed.
+        if !self.kept_parts.is_empty() {
+            self.forget_listed_parts_of(roots, prompts);
+        }
+        self.drop_unlisted_parts(salt);
+    }
+
+    fn forget_listed_parts_of(&mut self, roots: &[Roots], prompts: &DeletedPrompts) {
+        for prompt in prompts.mine() {
+            let remaining = prompts.remaining_blocks(prompt);
+            for roots in roots {
+                let Some(first) = roots.identity.blocks(whole_blocks(prompt)).nth(remaining) else { break };
+                for part in self.kept_parts.beginning_with(&first, remaining + 1) {
                     self.drop_part(&part);
                 }
             }
         }
-        self.drop_unlisted_parts(salt);
     }
 }

@@ -1,5 +1,6 @@
 //! Pinned prompts, and what else is known of one: finding and releasing them, and their pins.
 
+use std::iter::once;
 use std::time::Duration;
 
 use kvik_cache::retain::Retention;
@@ -110,7 +111,7 @@ impl Prefixes {
                 }
             }
         }
-        for roots in self.all_roots(salt, tokens) {
+        for roots in self.all_roots(salt, once(tokens)) {
             self.disk.release(&roots, tokens);
         }
         blocks
@@ -132,7 +133,7 @@ impl Prefixes {
                 model.evict(namespace, tokens);
             }
         }
-        for roots in self.all_roots(salt, tokens) {
+        for roots in self.all_roots(salt, once(tokens)) {
             self.disk.forget(&roots, tokens);
             let begun = roots.identity_after(tokens);
             for part in self.kept_parts.beginning_with(&begun, whole.len() / BLOCK_POSITIONS) {
@@ -175,14 +176,18 @@ impl Prefixes {
         unpinned.len()
     }
 
-    /// The roots of all namespaces in which requests with this salt have run, and of what is on disk of this prompt,
+    /// The roots of all namespaces in which requests with this salt have run, and of what is on disk of these prompts,
     /// without duplicates.
-    pub(super) fn all_roots(&self, salt: [u8; 16], tokens: &[Token]) -> Vec<Roots> {
+    pub(super) fn all_roots<'a>(
+        &self,
+        salt: [u8; 16],
+        prompts: impl Iterator<Item = &'a [Token]>,
+    ) -> Vec<Roots> {
         let table = &self.tenants.namespaces;
         let mut roots: Vec<Roots> = table.all_of(salt).into_iter().map(|id| *table.roots(id)).collect();
         // The disk may hold blocks from before the start, also with adapters that no request has named since.
         let plain = table.place(Sharers::plain(salt), &self.ram.cache).roots;
-        let stored = self.disk.roots_of(&plain, tokens).into_iter();
+        let stored = self.disk.roots_of(&plain, prompts).into_iter();
         roots.extend(stored.map(|identity| Roots { identity, ..plain }));
         roots.push(plain);
         roots.sort_unstable_by_key(|roots| roots.identity);

@@ -80,6 +80,10 @@ impl CompressedPrefixes {
         identities.map(|identity| content_key(&identity)).collect()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     /// The compressed prefixes that begin with `blocks` blocks, of which `identity` is the last.
     pub(super) fn beginning_with(&self, identity: &Identity, blocks: usize) -> Vec<KeptName> {
         let Some(last) = blocks.checked_sub(1) else { return Vec::new() };

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use kvik_cache::tier::{Record, SlotId, Tier};
-use kvik_cache::{BLOCK_POSITIONS, DeletedPrompts, DeletedWalk, Identity, Token};
+use kvik_cache::{DeletedPrompts, DeletedWalk, Identity, Token, whole_blocks};
 
 use super::Disk;
 use super::states::{is_piece, tokens_of_piece};
@@ -74,10 +74,7 @@ pub fn forget_at_rest(dir: &Path, salt: [u8; 16], prompts: &DeletedPrompts) -> R
 pub(super) fn named(root: &Identity, prompts: &DeletedPrompts) -> Vec<Identity> {
     let mut named = Vec::new();
     for prompt in prompts.mine() {
-        let whole = &prompt[..prompt.len() - prompt.len() % BLOCK_POSITIONS];
-        let blocks = root.blocks(whole).enumerate();
-        let alone = blocks.filter(|(index, _)| prompts.are_gone(&whole[..(index + 1) * BLOCK_POSITIONS]));
-        named.extend(alone.map(|(_, identity)| identity));
+        named.extend(root.blocks(whole_blocks(prompt)).skip(prompts.remaining_blocks(prompt)));
     }
     named.sort_unstable();
     named.dedup();

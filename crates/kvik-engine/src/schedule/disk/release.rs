@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kvik_cache::tier::Record;
 use kvik_cache::{Identity, Token};
+use rustc_hash::FxHashSet;
 
 use super::Disk;
 use crate::schedule::forget::kept;
@@ -43,12 +44,16 @@ impl Disk {
         slots.len()
     }
 
-    /// The roots of every stored prompt with this tenant and first block, whatever model or format it was computed
-    /// with.
-    pub(crate) fn roots_of(&self, roots: &Roots, tokens: &[Token]) -> Vec<Identity> {
-        let first = roots.first_content_key(tokens);
+    /// The roots of every stored prompt of this tenant that has the first block of one of these, whatever model or format
+    /// it was computed with.
+    pub(crate) fn roots_of<'a>(
+        &self,
+        roots: &Roots,
+        prompts: impl Iterator<Item = &'a [Token]>,
+    ) -> Vec<Identity> {
+        let first: FxHashSet<u64> = prompts.map(|tokens| roots.first_content_key(tokens)).collect();
         let used = self.tier.used().map(|(_, record)| record);
-        let begins = used.filter(|record| record.owner == roots.owner && record.content_key == first);
+        let begins = used.filter(|record| record.owner == roots.owner && first.contains(&record.content_key));
         begins.map(|record| record.parent).collect()
     }
 
