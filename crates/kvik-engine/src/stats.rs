@@ -221,6 +221,8 @@ pub struct EngineStats {
     pub kv_free_bytes: usize,
     /// Totals since the engine started.
     pub counters: Counters,
+    /// Measured prefill rate in prompt tokens per second, after the first prefill.
+    pub compute_rate: Option<f64>,
     /// The disk tier, if the engine has one.
     pub disk: Option<DiskStats>,
     /// The shared store, if the engine has one.

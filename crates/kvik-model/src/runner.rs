@@ -144,7 +144,7 @@ impl ModelRunner {
 
     /// Applies the first `count` tentative rows to their state.
     fn replay(&mut self, tried: &TriedRows, count: usize) {
-        let rows = [StateRows { rows: 0..tried.rows, certain: count, live: tried.live, saves: &[] }];
+        let rows = [StateRows { rows: 0..count, certain: count, live: tried.live, saves: &[] }];
         let means = Means { pool: &self.pool, norm_eps: self.model.config().norm_eps };
         let (mut mixed, mut out) = (Vec::new(), Vec::new());
         let recurrent = self.model.weights.layers.iter().filter_map(Layer::recurrent);
@@ -289,7 +289,9 @@ impl Runner for ModelRunner {
         if let Some(tried) = self.tried.take(live.0) {
             let count = positions.saturating_sub(tried.first) as usize;
             assert!(count <= tried.rows, "{count} of {} tried rows", tried.rows);
-            self.replay(&tried, count);
+            if count > 0 {
+                self.replay(&tried, count);
+            }
         }
     }
 

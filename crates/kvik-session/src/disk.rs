@@ -47,5 +47,6 @@ pub fn open_disk(
     if role != DiskRole::Writer {
         tracing::info!("disk cache: this process {role}, and takes over when that ends");
     }
+    let setup = DiskSetup { wall: Some(Box::new(unix_seconds)), ..setup };
     Ok(DiskTier { setup, bytes_max: config.bytes_max, slots, held, role })
 }

@@ -10,7 +10,7 @@ use super::life::Cache;
 use crate::admission::Changes;
 use crate::auxiliary::AuxiliaryState;
 use crate::evict::Lane;
-use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, StateId};
+use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, StateId, Token};
 use crate::lifetime::Keep;
 use crate::tree::{Place, PlaceId, Places};
 
@@ -108,6 +108,13 @@ impl Cache {
     /// positions and the state.
     pub fn take_kept_states(&mut self) -> Vec<(SeqId, usize, StateId)> {
         std::mem::take(&mut self.kept_states)
+    }
+
+    /// The state of a place after exactly these tokens, if there is one.
+    pub fn state_after(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<StateId> {
+        let walk = self.radix.walk(self.roots[&namespace], tokens);
+        let place = self.place_at(&walk).filter(|_| walk.tokens == tokens.len())?;
+        self.radix.places.get(place)?.state
     }
 
     /// Notes that the windowed parts of the first `blocks` of a running sequence are missing.

@@ -68,6 +68,7 @@ impl Snapshot {
             kv_shared_bytes: cache.shared * block_bytes,
             kv_free_bytes: cache.free * block_bytes,
             counters: *scheduler.counters(),
+            compute_rate: scheduler.prefixes.compute_rate(),
             disk: scheduler.prefixes.disk_stats(),
             remote: scheduler.prefixes.remote_stats(),
             cache,

@@ -171,9 +171,12 @@ fn ask_head(
         Vec::new()
     });
     let passes = found.iter().map(Vec::len).max().unwrap_or(0) as u32;
-    // The first time it has to read the end of the prompt, too.
-    let reads = asked.iter().any(|&(index, _)| running[index].tokens.len() <= running[index].prompt_len + 1);
-    if passes > 0 && !reads {
+    let mut only_goes_on = true;
+    for (&(index, _), _) in asked.iter().zip(&found).filter(|(_, tokens)| !tokens.is_empty()) {
+        let sequence = &mut running[index];
+        only_goes_on &= sequence.drafter.head_goes_on(sequence.id, sequence.tokens.len());
+    }
+    if passes > 0 && only_goes_on {
         let elapsed = prefixes.now().saturating_sub(since);
         drafting.note_pass(DraftSource::Head, asked.len(), elapsed / passes);
     }
@@ -196,7 +199,7 @@ fn ask_model(
     let asked = to_ask(DraftSource::Model, rows, drafts, running, drafting);
     let wanted = asked.into_iter().map(|(index, most)| (index, wanted(&running[index], most)));
     let (indices, wanted): (Vec<usize>, Vec<WantedDraft<'_>>) = wanted
-        .filter(|(index, wanted)| model.missing(wanted) <= READ_MAX * (running[*index].draft_max() + 1))
+        .filter(|(index, wanted)| model.reads(wanted, READ_MAX * (running[*index].draft_max() + 1)))
         .unzip();
     let mut since = now;
     let found = model.propose(&wanted, |sequences, only_goes_on| {

@@ -99,8 +99,7 @@ impl Prefixes {
 
     /// Has the disk take all that waits in RAM to be worth writing.
     pub(crate) fn spill_waiting(&mut self) {
-        let now = self.now();
-        self.disk.spill_waiting(&mut self.ram, now);
+        self.disk.spill_waiting(&mut self.ram);
     }
 
     /// Offers a prefix to other nodes, unless they have it.
@@ -149,6 +148,11 @@ impl Prefixes {
     /// The cache of the draft model, if there is one.
     pub fn draft_cache(&self) -> Option<&Cache> {
         self.draft_model.as_ref().map(DraftModel::cache)
+    }
+
+    /// Measured prefill rate in prompt tokens per second, after the first prefill.
+    pub fn compute_rate(&self) -> Option<f64> {
+        self.disk.compute_rate()
     }
 
     /// Statistics of the disk tier, if there is one.

@@ -4,8 +4,9 @@ use kvik_cache::tier::{ByLevel, Level};
 use kvik_cache::{Match, StopReason, Token};
 
 use super::namespaces::{Place, Sharers};
-use super::prefix::common_prefix;
 use super::prefixes::Prefixes;
+use super::ram::Ram;
+use super::reuse::{forkable, will_leave};
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
 use crate::api::{PinnedPrompt, Probe, Request, Wants};
@@ -14,7 +15,7 @@ impl Prefixes {
     /// The match that `request` would find if it were admitted now, next to the running sequences.
     pub(super) fn probe(&mut self, request: &Request, running: &Running) -> Probe {
         self.ram.cache.set_now(self.now());
-        let prompt = &request.prompt;
+        let prompt = &request.prompt[..];
         if let Some(probe) = self.probe_part(request) {
             return probe;
         }
@@ -26,7 +27,7 @@ impl Prefixes {
             true => {
                 let tenant = (request.tenant, Sharers::of(request));
                 let place = self.tenants.shared_place(tenant, prompt, &self.ram.cache);
-                self.lookup_disk(&place, prompt, self.lookup_ram(&place, prompt, running))
+                self.lookup_disk(&place, prompt, self.lookup_ram(&place, (prompt, reuse_max), running))
             }
         };
         let known_tokens = known.tokens.min(reuse_max);
@@ -61,11 +62,13 @@ impl Prefixes {
         })
     }
 
-    /// The match of a prompt in RAM: the cache, and the running sequences.
-    fn lookup_ram(&self, place: &Place, prompt: &[Token], running: &Running) -> Match {
+    /// The match of a prompt, of which at most `reuse_max` tokens are reused, in RAM: the cache, and the running
+    /// sequences.
+    fn lookup_ram(&self, place: &Place, (prompt, reuse_max): (&[Token], usize), running: &Running) -> Match {
         let shares = |running: &&Sequence| Some(running.sharing) == place.id.map(Sharing::Namespace);
         let sharers = running.iter().filter(shares);
-        lookup_running(sharers, prompt, place.lookup(prompt, &self.ram.cache))
+        let cached = place.lookup(prompt, &self.ram.cache);
+        lookup_running(sharers, (prompt, reuse_max), cached, &self.ram)
     }
 
     /// The match of a prompt in RAM and on disk, and the tokens that the disk adds.
@@ -79,19 +82,23 @@ impl Prefixes {
 
 /// The match of `prompt` including running sequences: the last block of each belongs to it alone, and one may be about
 /// to compute more of the prompt.
-fn lookup_running<'a>(sharers: impl Iterator<Item = &'a Sequence>, prompt: &[Token], cached: Match) -> Match {
+fn lookup_running<'a>(
+    sharers: impl Iterator<Item = &'a Sequence>,
+    (prompt, reuse_max): (&[Token], usize),
+    cached: Match,
+    ram: &Ram,
+) -> Match {
+    let (reusable, cached_tokens) = (&prompt[..reuse_max], cached.tokens.min(reuse_max));
     let mut known = cached;
     let mut coming = 0;
     for running in sharers {
-        let common = common_prefix(&running.tokens, prompt);
-        let stored = common.min(running.stored);
-        if stored > known.tokens {
-            let stop = if common == prompt.len() { StopReason::Complete } else { StopReason::Diverged };
-            known = Match { tokens: stored, stop, evicted: None };
+        let tokens = forkable(running, reusable, cached_tokens, &ram.cache);
+        if tokens > known.tokens {
+            let whole = tokens == reuse_max && running.tokens.starts_with(prompt);
+            let stop = if whole { StopReason::Complete } else { StopReason::Diverged };
+            known = Match { tokens, stop, evicted: None };
         }
-        if running.in_prefill() {
-            coming = coming.max(common);
-        }
+        coming = coming.max(will_leave(running, reusable, &ram.auxiliary));
     }
     if coming > known.tokens {
         return Match { stop: StopReason::StillComputing, evicted: None, ..known };

@@ -14,7 +14,7 @@ pub(super) struct Ram {
     pub(super) cache: Cache,
     pub(super) config: CacheConfig,
     /// Auxiliary state that sequences hold in addition to blocks.
-    auxiliary: AuxiliaryState,
+    pub(super) auxiliary: AuxiliaryState,
     /// True if it indexes tokens for drafts.
     drafts: bool,
     /// Whether cache events are recorded.

@@ -4,10 +4,10 @@
 //! is known to that sequence only: a new sequence that shares its tokens starts as a fork of it. So reuse is exact to
 //! the token also among running sequences.
 
-use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, Forked, SeqId, StopReason};
+use kvik_cache::{Admission, AuxiliaryState, BLOCK_POSITIONS, Cache, Forked, SeqId, StopReason, Token};
 use kvik_model::batch::Runner;
 
-use super::prefix::{Known, Reused};
+use super::prefix::{Known, Reused, common_prefix};
 use super::ram::Ram;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
@@ -18,29 +18,38 @@ pub(super) const HEADROOM: usize = BLOCK_POSITIONS;
 /// The leading tokens that a waiting sequence need not compute.
 pub(super) fn known(sequence: &Sequence, cache: &Cache, running: &Running) -> Known {
     let Sharing::Namespace(namespace) = sequence.sharing else { return Known::cached(0) };
-    let tokens = cache.lookup(namespace, &sequence.tokens).tokens.min(sequence.reuse_max());
-    // Tokens are compared only for sequences that can have more: the same full blocks and a longer tail.
-    let longer = running.iter().filter(|running| {
-        running.sharing == sequence.sharing
-            && !running.has_forgotten()
-            && running.stored > tokens
-            && running.stored / BLOCK_POSITIONS == tokens / BLOCK_POSITIONS
-    });
-    let shared = |running: &Sequence| {
-        let common = running.common(sequence).min(running.stored).min(sequence.reuse_max());
-        let can_fork = cache.can_fork(running.id, common, running.stored);
-        (if can_fork { common } else { 0 }, Some(running.id))
-    };
-    let best = longer.map(shared).max().filter(|&(shared, _)| shared > tokens);
-    let (tokens, running) = best.unwrap_or((tokens, None));
+    let cached = cache.lookup(namespace, &sequence.tokens).tokens.min(sequence.reuse_max());
+    let sharers = running.iter().filter(|running| running.sharing == sequence.sharing);
+    let forks =
+        sharers.map(|running| (forkable(running, sequence.reusable(), cached, cache), Some(running.id)));
+    let best = forks.max().filter(|&(tokens, _)| tokens > cached);
+    let (tokens, running) = best.unwrap_or((cached, None));
     Known { tokens, running }
+}
+
+/// The leading `tokens` with which a fork of a running sequence can begin, if they may be more than the `cached` ones.
+pub(super) fn forkable(running: &Sequence, tokens: &[Token], cached: usize, cache: &Cache) -> usize {
+    // Tokens are compared only for a sequence that can have more: the same full blocks and a longer tail.
+    let has_longer_tail =
+        running.stored > cached && running.stored / BLOCK_POSITIONS == cached / BLOCK_POSITIONS;
+    if !has_longer_tail || running.has_forgotten() {
+        return 0;
+    }
+    let common = common_prefix(&running.tokens, tokens).min(running.stored);
+    if cache.can_fork(running.id, common, running.stored) { common } else { 0 }
 }
 
 /// The running sequence whose prefill will leave the longest prefix of a waiting sequence, if that is longer than
 /// `known` tokens. No foreground sequence waits for the background, which computes slowly.
-pub(super) fn shared_prefill(waiting: &Sequence, known: usize, running: &Running) -> Option<SeqId> {
+pub(super) fn shared_prefill(
+    waiting: &Sequence,
+    known: usize,
+    running: &Running,
+    auxiliary: &AuxiliaryState,
+) -> Option<SeqId> {
     let sources = if waiting.is_background() { running.len() } else { running.foreground() };
-    let shares = running.iter().take(sources).map(|running| (will_compute(running, waiting), running.id));
+    let sharers = running.iter().take(sources).filter(|running| running.sharing == waiting.sharing);
+    let shares = sharers.map(|running| (will_leave(running, waiting.reusable(), auxiliary), running.id));
     shares.max_by_key(|&(shared, _)| shared).filter(|&(shared, _)| shared > known).map(|(_, id)| id)
 }
 
@@ -125,14 +134,29 @@ impl Newcomer<'_> {
 }
 
 /// Whether a running sequence is about to compute more than `known` tokens of a sequence that is admitted all the same.
-pub(super) fn is_coming(admitted: &Sequence, known: usize, running: &Running) -> bool {
-    running.iter().any(|running| will_compute(running, admitted) > known)
+pub(super) fn is_coming(
+    admitted: &Sequence,
+    known: usize,
+    running: &Running,
+    auxiliary: &AuxiliaryState,
+) -> bool {
+    let mut sharers = running.iter().filter(|running| running.sharing == admitted.sharing);
+    sharers.any(|running| will_leave(running, admitted.reusable(), auxiliary) > known)
 }
 
-/// Number of leading tokens that `waiting` will be able to reuse at the end of the prefill of `running`.
-fn will_compute(running: &Sequence, waiting: &Sequence) -> usize {
-    if !running.in_prefill() || running.has_forgotten() || running.sharing != waiting.sharing {
+/// The leading `tokens` that a running sequence will leave for reuse when it has computed them; 0 if it will leave
+/// nothing more. Auxiliary state is kept for others where the sequence comes by, and not where it already was: whoever
+/// waited for that would wait for the whole prefill, in vain.
+pub(super) fn will_leave(running: &Sequence, tokens: &[Token], auxiliary: &AuxiliaryState) -> usize {
+    if !running.in_prefill() || running.has_forgotten() {
         return 0;
     }
-    running.common(waiting).min(waiting.reuse_max()).min(running.exact_until())
+    let common = common_prefix(&running.tokens, tokens).min(running.exact_until());
+    if auxiliary.is_nothing() {
+        return common;
+    }
+    // A state is kept at the end of a block, and where a sequence ends or begins its answer.
+    let ends_there = common == running.tokens.len();
+    let rest = if auxiliary.state_bytes > 0 && !ends_there { common % BLOCK_POSITIONS } else { 0 };
+    if running.stored < common - rest { common - rest } else { 0 }
 }

@@ -35,6 +35,10 @@ impl RowShares {
     pub(super) fn note(&mut self, plan: &Plan, running: &Running, elapsed: Duration) {
         self.background.note(plan, running, elapsed);
         self.mixed.note(plan, elapsed);
+    }
+
+    /// Records how long a step took with all that its drafts cost, if it only decoded.
+    pub(super) fn note_decoded(&mut self, plan: &Plan, elapsed: Duration) {
         if plan.prefill_rows() == 0 {
             self.drafting.note(plan.rows.len(), elapsed);
         }

@@ -171,13 +171,34 @@ pub(super) fn leave_behind(running: &Running, prefixes: &mut Prefixes, runner: &
         Some((sequence.id, sequence.stored, state))
     });
     let states: Vec<(SeqId, usize, StateId)> = kept.into_iter().chain(ended).collect();
-    prefixes.disk.write_states(prefixes.now());
+    spill_waiting_states(prefixes, runner);
     for (id, positions, state) in states {
         let is_late = |sequence: &&Sequence| positions + PROMPT_END >= sequence.prompt_len;
         if let Some(sequence) = running.find(id).filter(is_late) {
             spill_state(sequence, positions, state, prefixes, runner);
         }
     }
+}
+
+/// Continues to write states, and begins with those that had to wait, as far as RAM still has them.
+fn spill_waiting_states(prefixes: &mut Prefixes, runner: &dyn Runner) {
+    let now = prefixes.now();
+    let Prefixes { ram, disk, tenants, .. } = prefixes;
+    disk.write_states(now);
+    while let Some(waiting) = disk.next_waiting_state(now) {
+        let behind = waiting.behind();
+        let is_there = ram.cache.has_namespace(behind.namespace);
+        let state = is_there.then(|| ram.cache.state_after(behind.namespace, behind.tokens)).flatten();
+        if let Some(state) = state {
+            disk.spill_state(&behind, || read_state(state, runner), &tenants.namespaces, now);
+        }
+    }
+}
+
+fn read_state(state: StateId, runner: &dyn Runner) -> Vec<u8> {
+    let mut bytes = vec![0; runner.state_bytes()];
+    runner.read_state(state, &mut bytes);
+    bytes
 }
 
 /// Spills the state with which a sequence continues after `positions`, before it moves on: a prefix that was reused may
@@ -204,13 +225,11 @@ fn spill_state(
     runner: &dyn Runner,
 ) {
     let Some(namespace) = sequence.publishes_in().filter(|_| prefixes.disk.takes_states()) else { return };
-    let read = || {
-        let mut bytes = vec![0; runner.state_bytes()];
-        runner.read_state(state, &mut bytes);
-        bytes
-    };
     let (tokens, lifetime) = (&sequence.tokens[..positions], sequence.lifetime);
-    let (behind, now) = (StateBehind { namespace, tokens, lifetime }, prefixes.now());
+    let is_pinned = || lifetime.pin || prefixes.ram.cache.is_pinned(namespace, sequence.prompt());
+    let is_pinned = positions <= sequence.prompt_len && is_pinned();
+    let (behind, now) = (StateBehind { namespace, tokens, lifetime, is_pinned }, prefixes.now());
+    let read = || read_state(state, runner);
     prefixes.disk.spill_state(&behind, read, &prefixes.tenants.namespaces, now);
 }
 

@@ -11,7 +11,7 @@ use crate::fake::*;
 use kvik_cache::tier::{Level, Record, SlotId, Tier, Use};
 use kvik_cache::{Identity, StopReason, Token};
 use kvik_engine::api::Request;
-use kvik_engine::schedule::disk::{DiskSetup, DiskWrites};
+use kvik_engine::schedule::disk::{DiskSetup, DiskWrites, WallClock};
 use kvik_engine::schedule::{Clock, RequestLimits, Scheduler};
 use kvik_engine::store::BlockStore;
 use kvik_engine::store::Waker;
@@ -45,13 +45,27 @@ fn life_on(
 ) -> World {
     let started = Instant::now();
     let clock = Box::new(move || started.elapsed());
-    life_of(dir, warm_blocks, writes_max, DiskWrites::default(), epoch_s, between, clock)
+    life_of(dir, warm_blocks, writes_max, DiskWrites::default(), (epoch_s, None), between, clock)
 }
 
 /// A scheduler on a directory that writes what `writes` says, at this machine's time, by which written bytes are counted; in it
 /// no time passes.
 pub(crate) fn life_that_writes(dir: &Path, writes: DiskWrites) -> World {
-    life_of(dir, 0, 192, writes, machine_s(), |store| Box::new(store), Box::new(|| Duration::ZERO))
+    life_that_writes_by(dir, writes, Box::new(|| Duration::ZERO))
+}
+
+/// The same by a clock.
+pub(crate) fn life_that_writes_by(dir: &Path, writes: DiskWrites, clock: Clock) -> World {
+    life_of(dir, 0, 192, writes, (machine_s(), None), |store| Box::new(store), clock)
+}
+
+/// The same with a wall clock of its own.
+pub(crate) fn life_that_writes_beside(
+    dir: &Path,
+    writes: DiskWrites,
+    (clock, wall): (Clock, WallClock),
+) -> World {
+    life_of(dir, 0, 192, writes, (machine_s(), Some(wall)), |store| Box::new(store), clock)
 }
 
 /// This machine's time, in seconds since 1970.
@@ -64,7 +78,7 @@ fn life_of(
     warm_blocks: usize,
     writes_max: usize,
     writes: DiskWrites,
-    epoch_s: u64,
+    (epoch_s, wall): (u64, Option<WallClock>),
     between: impl FnOnce(Store) -> Box<dyn BlockStore>,
     clock: Clock,
 ) -> World {
@@ -91,6 +105,7 @@ fn life_of(
         writes_max,
         writes,
         epoch_s,
+        wall,
         waker: Waker::default(),
         remote: None,
     });

@@ -1,5 +1,7 @@
 //! What reaches the disk under each write policy, when, and what the next start finds.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kvik_cache::Lifetime;
@@ -7,7 +9,9 @@ use kvik_cache::tier::{Level, WritePolicy};
 use kvik_engine::api::Request;
 use kvik_engine::schedule::disk::DiskWrites;
 
-use crate::disk::{ask, life, life_at, life_that_writes, machine_s, settle};
+use crate::disk::{
+    ask, life, life_at, life_that_writes, life_that_writes_beside, life_that_writes_by, machine_s, settle,
+};
 use crate::fake::*;
 
 fn policy(policy: WritePolicy) -> DiskWrites {
@@ -126,6 +130,55 @@ fn pinned_prompts_are_written_at_once_and_beyond_the_budget() {
     assert_eq!(blocks(&world).0, 10);
     run(&mut world, &pinned(3));
     assert_eq!(blocks(&world).0, 20);
+}
+
+/// As on a laptop that sleeps: the scheduler's clock stands still meanwhile.
+#[test]
+fn a_budget_begins_anew_on_another_day_of_the_wall_clock() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = life_that_writes(dir.path(), policy(WritePolicy::All));
+    run(&mut world, &request(prompt(1, 160), 1));
+    assert_eq!(blocks(&world).0, 10);
+    drop(world);
+    let (began_s, awake_s, asleep_s) =
+        (machine_s(), Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let (awake, asleep) = (awake_s.clone(), asleep_s.clone());
+    let clock = Box::new(move || Duration::from_secs(awake.load(Ordering::Relaxed)));
+    let wall = Box::new(move || began_s + asleep.load(Ordering::Relaxed));
+    let writes = DiskWrites { policy: WritePolicy::All, day_bytes_max: Some(1) };
+    let mut world = life_that_writes_beside(dir.path(), writes, (clock, wall));
+    run(&mut world, &request(prompt(2, 160), 1));
+    assert_eq!(blocks(&world).0, 10, "the budget of the day is spent");
+    awake_s.store(2, Ordering::Relaxed);
+    asleep_s.store(2 * 24 * 3600, Ordering::Relaxed);
+    run(&mut world, &request(prompt(3, 160), 1));
+    assert_eq!(blocks(&world).0, 20);
+}
+
+/// A copy to the disk is no use of what it copies, in RAM or on disk.
+#[test]
+fn what_is_written_late_lives_on_from_its_last_use() {
+    let lasting = request(prompt(1, 200), 1);
+    let lifetime = Lifetime { ttl: Some(Duration::from_secs(60)), ..lasting.lifetime };
+    let first = Request { lifetime, ..lasting.clone() };
+    for (asked_s, found) in [(50, 192), (70, 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (began_s, seconds) = (machine_s(), Arc::<AtomicU64>::default());
+        let now = seconds.clone();
+        let clock = Box::new(move || Duration::from_secs(now.load(Ordering::Relaxed)));
+        let mut world = life_that_writes_by(dir.path(), policy(WritePolicy::Auto), clock);
+        ask(&mut world, &first);
+        seconds.store(40, Ordering::Relaxed);
+        world.scheduler.spill_for_next_start();
+        settle(&mut world);
+        assert_eq!(blocks(&world), (12, 0));
+        seconds.store(asked_s, Ordering::Relaxed);
+        settle(&mut world);
+        assert_eq!(world.scheduler.cache().stats().tokens > 0, found > 0, "in RAM after {asked_s} s");
+        drop(world);
+        let report = ask(&mut life_at(dir.path(), 0, began_s + asked_s), &lasting).report;
+        assert_eq!(report.loaded[Level::Disk], found, "{report:?}");
+    }
 }
 
 /// A block that is written by a later user lives on disk as long as its first user asked.

@@ -13,12 +13,12 @@ use kvik_text::tokenizer::Tokenizer;
 
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
-use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Identity, Policy, TenantId, Token};
+use kvik_cache::{AuxiliaryState, BLOCK_POSITIONS, CacheConfig, Identity, Policy, TenantId, Token};
 use kvik_engine::api::{Constraint, Request, Sampling};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
 use kvik_engine::schedule::{DraftSetup, RequestLimits, Scheduler, Submission};
-use kvik_engine::stats::DraftSource;
+use kvik_engine::stats::{DraftSource, DraftSources};
 use kvik_kernels::{KvFormat, Pool};
 
 const CONTEXT: usize = 512;
@@ -169,6 +169,45 @@ fn a_draft_model_is_cached_and_forgets_as_the_large_one() {
         0,
         "what is private stays nowhere"
     );
+}
+
+/// It would panic if it were to compute the token, and draft nothing for anyone.
+#[test]
+fn a_token_that_the_draft_model_lacks_ends_the_drafts_of_its_own_sequence_alone() {
+    let lacking = VOCAB as Token - 1;
+    let mut world = World::new(EngineConfig { draft_sources: DraftSources::NONE, ..config() }, 200);
+    let mut runner = FakeRunner::new(100, 64);
+    runner.poison = Some(lacking);
+    let (runner, vocab_len) = (Box::new(runner), lacking as usize);
+    world.scheduler.attach_draft(DraftSetup { runner, cache: cache_config(100), vocab_len }).unwrap();
+    let known = |seed| prompt(seed, 40).into_iter().map(|token| token.min(lacking - 1)).collect::<Vec<_>>();
+    let asked = |prompt| {
+        let sampling = Sampling { logit_bias: vec![(lacking, f32::NEG_INFINITY)], ..Sampling::GREEDY };
+        Request { ignore_eos: true, sampling, ..request(prompt, 60) }
+    };
+    let asked = [asked([&known(1)[..], &[lacking]].concat()), asked(known(2))];
+    let clients = asked.each_ref().map(|request| world.submit(request.clone()));
+    world.settle();
+    let answers = clients.map(|client| client.answer().unwrap());
+    for (answer, request) in answers.iter().zip(&asked) {
+        assert_eq!(answer.choices, solo(request).choices);
+    }
+    let accepted = answers.map(|answer| answer.report.accepted_tokens);
+    assert!(accepted[0] == 0 && accepted[1] > 20, "{accepted:?}");
+}
+
+#[test]
+fn the_time_of_the_model_includes_what_brings_states_up_to_date() {
+    let auxiliary = AuxiliaryState { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES };
+    let mut world = MemoryDisk::default().life(EngineConfig { auxiliary, ..config() }, 400, 0);
+    let asked = Request { ignore_eos: true, ..request(prompt(1, 40), 60) };
+    for _ in 0..2 {
+        ask(&mut world, &asked);
+    }
+    let (rows, settled) = (world.rows() as u64, world.runner.settled);
+    assert!(settled > 0, "nothing was drafted");
+    let expect = Duration::from_millis(rows + settled * SETTLE_MILLIS);
+    assert_eq!(world.scheduler.counters().model_time, expect, "{rows} rows, {settled} states");
 }
 
 /// The embedded model.

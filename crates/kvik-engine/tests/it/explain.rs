@@ -7,7 +7,7 @@ use kvik_model::batch::{Batch, Runner};
 use kvik_model::observation::Watched;
 
 use crate::fake::*;
-use kvik_cache::{BlockId, StopReason};
+use kvik_cache::{AuxiliaryState, BlockId, StopReason};
 use kvik_engine::api::{Probe, Request, RequestError};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
@@ -124,4 +124,29 @@ fn explain_reports_blocks_that_are_still_being_computed() {
     let other = request(long[..1000].iter().copied().chain([5, 5]).collect(), 1);
     let report = engine.generate(other).unwrap().report;
     assert_eq!(report.cached_tokens, 1000, "a real request waits for it");
+}
+
+/// A state cannot be rewound, and a sequence that has forgotten holds other positions: neither can be forked.
+#[test]
+fn explain_promises_of_a_running_sequence_what_can_be_reused() {
+    let state = AuxiliaryState { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES };
+    let forgets = Some("sinks:0.5,every=20".parse().unwrap());
+    let none = AuxiliaryState::default();
+    for (auxiliary, retention, expect) in
+        [(none, None, Some(36)), (state, None, Some(32)), (none, forgets, None)]
+    {
+        let mut world = World::new(EngineConfig { auxiliary, draft_rows_max: 0, ..config() }, 200);
+        world.submit(Request { ignore_eos: true, retention, ..request(prompt(1, 40), 60) });
+        (0..6).for_each(|_| world.step());
+        assert_eq!(world.scheduler.running(), 1);
+        let mut tokens = prompt(1, 40);
+        tokens[36] ^= 1;
+        let asked = request(tokens, 2);
+        let probe = world.scheduler.probe(&asked);
+        let client = world.submit(asked);
+        world.settle();
+        let cached = client.answer().unwrap().report.cached_tokens;
+        assert_eq!(probe.known_tokens, cached, "{auxiliary:?} {retention:?}");
+        assert!(expect.is_none_or(|expect| expect == cached), "{cached} instead of {expect:?}");
+    }
 }

@@ -279,6 +279,7 @@ fn life(dir: &Path, warm_blocks: usize, pinned_max: usize) -> World {
         writes_max: 192,
         writes: DiskWrites::default(),
         epoch_s: 1_800_000_000,
+        wall: None,
         waker: Waker::default(),
         remote: None,
     };

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
-use kvik_cache::tier::Level;
-use kvik_cache::{AuxiliaryState, Lifetime, StopReason, TenantId, Token};
+use kvik_cache::tier::{Level, Record};
+use kvik_cache::{AuxiliaryState, DeletedPrompts, Lifetime, StopReason, TenantId, Token};
 use kvik_engine::api::PinnedPrompt;
 use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
+use kvik_engine::schedule::disk::{DiskSetup, DiskWrites};
 use kvik_engine::schedule::{Pause, TenantPart};
 
 fn secs(seconds: u64) -> Duration {
@@ -41,6 +42,24 @@ fn kept(prompt: &[Token]) -> PinnedPrompt {
         tenant: Default::default(),
         retention: None,
     }
+}
+
+/// A model with states of two pieces.
+fn with_states() -> EngineConfig {
+    let auxiliary = AuxiliaryState { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES + 40 };
+    EngineConfig { auxiliary, draft_rows_max: 0, ..config() }
+}
+
+/// Tokens of a prompt that a new process with such a model finds on disk.
+fn found_with_state(disk: &MemoryDisk, prompt: &[Token]) -> usize {
+    disk.life(with_states(), 400, 0).scheduler.prefixes.cached(&kept(prompt)).disk
+}
+
+/// Answers a request and waits for the disk.
+fn ask_and_write(world: &mut World, request: &Request) {
+    ask(world, request);
+    steps(world, 20);
+    assert_eq!(world.scheduler.unwritten_blocks(), 0);
 }
 
 /// Tokens of a prompt that a new process finds on disk.
@@ -401,8 +420,7 @@ fn loading_a_prefix_of_a_pinned_prompt_restores_no_pin() {
 /// A state in the middle of a prompt is for forks that may never come; it is written when somebody has gone on from it.
 #[test]
 fn a_fork_in_the_middle_is_gone_on_from_after_a_restart_once_it_was_used() {
-    let auxiliary = AuxiliaryState { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES + 40 };
-    let config = EngineConfig { auxiliary, draft_rows_max: 0, ..config() };
+    let config = with_states();
     let system = prompt(1, 200);
     // What a request reuses that shares the first 200 tokens, of which 192 are whole blocks.
     let fork = |world: &mut World, seed: u64| {
@@ -428,8 +446,7 @@ fn a_fork_in_the_middle_is_gone_on_from_after_a_restart_once_it_was_used() {
 
 #[test]
 fn a_use_restarts_the_time_to_live_of_a_state_too() {
-    let auxiliary = AuxiliaryState { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES + 40 };
-    let config = EngineConfig { auxiliary, draft_rows_max: 0, ..config() };
+    let config = with_states();
     let (disk, request) = (MemoryDisk::default(), brief(prompt(1, 200), 60));
     let mut world = disk.life(config.clone(), 400, 0);
     for _ in 0..2 {
@@ -439,4 +456,95 @@ fn a_use_restarts_the_time_to_live_of_a_state_too() {
     }
     let report = ask(&mut disk.life(config, 400, 0), &request).report;
     assert_eq!((report.cached_tokens, report.loaded[Level::Disk]), (192, 192), "{report:?}");
+}
+
+/// As after a kill in the middle, a failed write or a damaged block.
+#[test]
+fn a_state_that_lacks_a_piece_is_completed_when_it_is_computed_again() {
+    let (disk, asked) = (MemoryDisk::default(), request(prompt(1, 200), 2));
+    ask_and_write(&mut disk.life(with_states(), 400, 0), &asked);
+    assert_eq!(found_with_state(&disk, &asked.prompt), 192);
+    let second = [Token::MAX, 1];
+    let whole = disk.state().blocks.len();
+    disk.state().blocks.retain(|_, (record, _)| record.tokens.as_slice() != second);
+    assert!(disk.state().blocks.len() < whole);
+    assert_eq!(found_with_state(&disk, &asked.prompt), 0);
+    ask_and_write(&mut disk.life(with_states(), 400, 0), &asked);
+    assert_eq!(disk.state().blocks.len(), whole);
+    assert_eq!(found_with_state(&disk, &asked.prompt), 192);
+}
+
+/// The tier has room for two prompts with their states and for a little more.
+#[test]
+fn a_state_that_is_used_outlives_those_that_are_not() {
+    let (disk, used) = (MemoryDisk::default(), request(prompt(1, 40), 2));
+    let mut world = disk.life(with_states(), 400, 0);
+    ask_and_write(&mut world, &used);
+    let slots = 2 * disk.state().blocks.len() + 2;
+    let owner_disk_bytes = Some((slots * config().block_bytes) as u64);
+    world.scheduler.set_tenants(&[TenantPart { owner_disk_bytes, ..TenantPart::own(TenantId(0)) }]);
+    for asked in [request(prompt(2, 40), 2), used.clone(), request(prompt(3, 40), 2)] {
+        ask_and_write(&mut world, &asked);
+    }
+    assert_eq!([1, 2, 3].map(|seed| found_with_state(&disk, &prompt(seed, 40))), [32, 0, 32]);
+}
+
+/// With room for all blocks at once but not for all states, for some blocks, and for one block at a time.
+#[test]
+fn states_that_end_together_reach_the_disk_one_after_the_other() {
+    for writes_max in [20, 10, 1] {
+        let disk = MemoryDisk::default();
+        let config = EngineConfig { prefill_rows_max: 400, ..with_states() };
+        let mut world = disk.life_with(config, 400, 0, writes_max);
+        let prompts: Vec<Vec<Token>> = (1..9).map(|seed| prompt(seed, 40)).collect();
+        let clients: Vec<Client> =
+            prompts.iter().map(|prompt| world.submit(request(prompt.clone(), 2))).collect();
+        world.run_until_idle();
+        steps(&mut world, 200);
+        assert!(clients.iter().all(|client| client.answer().is_some()));
+        assert_eq!(world.scheduler.unwritten_blocks(), 0);
+        let found: Vec<usize> = prompts.iter().map(|prompt| found_with_state(&disk, prompt)).collect();
+        assert_eq!(found, [32; 8], "{writes_max} blocks at a time");
+    }
+}
+
+/// Where nothing may be written today. A state after less than a block follows no block that would have to be stored.
+#[test]
+fn only_the_states_of_pinned_prompts_are_written_beyond_the_budget() {
+    for (len, pin, written) in [(10, false, 0), (40, false, 0), (40, true, 4)] {
+        let disk = MemoryDisk::default();
+        let mut world = disk.life(with_states(), 400, 0);
+        let writes = DiskWrites { day_bytes_max: Some(0), ..DiskWrites::default() };
+        world.scheduler.attach(DiskSetup { writes, ..disk.setup(0, 64) });
+        let lifetime = Lifetime { pin, ..Lifetime::default() };
+        world.submit(Request { lifetime, ..request(prompt(1, len), 2) });
+        world.run_until_idle();
+        steps(&mut world, 20);
+        assert_eq!(disk.state().blocks.len(), written, "{len} tokens, pinned: {pin}");
+    }
+}
+
+#[test]
+fn a_state_is_deleted_with_its_prompt() {
+    let (disk, asked) = (MemoryDisk::default(), request(prompt(1, 100), 2));
+    let mut world = disk.life(with_states(), 400, 0);
+    ask_and_write(&mut world, &asked);
+    let is_piece = |(record, _): &&(Record, Vec<u8>)| record.tokens.as_slice()[0] > VOCAB as Token;
+    let pieces = disk.state().blocks.values().filter(is_piece).count();
+    assert_eq!(pieces, 4, "of the states at the ends of the prompt and of the answer");
+    let deleted = DeletedPrompts::new(vec![asked.prompt.clone()], Vec::new());
+    assert_eq!(world.scheduler.forget_deleted([0; 16], &deleted, false), 0);
+    assert_eq!(disk.state().blocks.len(), 0);
+}
+
+/// Its prompt is shorter than a block, so the state continues nothing that would have to be stored first.
+#[test]
+fn a_state_that_waits_for_a_buffer_is_deleted_with_its_prompt() {
+    let (disk, asked) = (MemoryDisk::default(), request(prompt(1, 10), 2));
+    let mut world = disk.life_with(with_states(), 400, 0, 0);
+    ask(&mut world, &asked);
+    assert_eq!(world.scheduler.unwritten_blocks(), 1);
+    let deleted = DeletedPrompts::new(vec![asked.prompt.clone()], Vec::new());
+    assert_eq!(world.scheduler.forget_deleted([0; 16], &deleted, false), 0);
+    assert_eq!(world.scheduler.unwritten_blocks(), 0);
 }

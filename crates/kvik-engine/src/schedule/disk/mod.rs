@@ -56,8 +56,8 @@ use remote::Remote;
 
 pub use deleted::forget_at_rest;
 pub use setup::{
-    DiskOpened, DiskSetup, DiskWrites, RemoteSetup, RemoteWrites, bits_name, buffers, store_config,
-    writes_max,
+    DiskOpened, DiskSetup, DiskWrites, RemoteSetup, RemoteWrites, WallClock, bits_name, buffers,
+    store_config, writes_max,
 };
 
 pub(super) use fetch::{Fetch, Wanted};
@@ -65,6 +65,9 @@ pub(super) use follow::Erased;
 pub(super) use share::Offered;
 pub(super) use spill::{SpillContext, Spilled, Stored};
 pub(super) use states::StateBehind;
+
+/// How often the wall clock is read.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The disk tier of one scheduler.
 pub(super) struct Disk {
@@ -77,8 +80,8 @@ pub(super) struct Disk {
     loads: Vec<load::Load>,
     /// Copies of sequences that have ended.
     unfinished: Vec<spill::Unfinished>,
-    /// States being written.
-    states: Vec<states::StateWrite>,
+    /// States on their way to the disk.
+    states: states::StateWrites,
     /// Prefixes that were hot before the start and whose tenants are not registered yet, the best first.
     found: Vec<tier::Chain>,
     /// Prefixes to be loaded when the scheduler is idle, the best last.
@@ -92,6 +95,9 @@ pub(super) struct Disk {
     /// Prefixes that another process has erased, to be dropped from RAM.
     erased: Vec<Erased>,
     epoch_s: u64,
+    wall: Option<WallClock>,
+    /// When to look at the wall clock next.
+    next_look: Duration,
     next_ticket: u64,
     /// Blocks being written.
     writing: usize,
@@ -119,7 +125,9 @@ fn tokens_of(tokens: usize, reads: ByLevel) -> ByLevel {
 
 impl Disk {
     pub(super) fn new(setup: DiskSetup, auxiliary: AuxiliaryState) -> Disk {
-        let DiskSetup { tier, store, related, epoch_s, writes_max, writes, warm_blocks, remote, .. } = setup;
+        let DiskSetup {
+            tier, store, related, epoch_s, wall, writes_max, writes, warm_blocks, remote, ..
+        } = setup;
         Disk {
             // Hot prefixes come back without recurrent states, without which no sequence could continue.
             found: if auxiliary.state_bytes > 0 { Vec::new() } else { tier.warmest(warm_blocks, epoch_s) },
@@ -130,13 +138,15 @@ impl Disk {
             auxiliary,
             loads: Vec::new(),
             unfinished: Vec::new(),
-            states: Vec::new(),
+            states: states::StateWrites::default(),
             candidates: Vec::new(),
             related: related.into_iter().map(|(relation, key)| (key, relation)).collect(),
             private: FxHashSet::default(),
             unobserved: Vec::new(),
             erased: Vec::new(),
             epoch_s,
+            wall,
+            next_look: Duration::ZERO,
             next_ticket: 0,
             writing: 0,
             writes_max,
@@ -156,7 +166,15 @@ impl Disk {
         self.tier.stats().slots == 0
     }
 
-    /// Seconds since 1970, by the monotonic clock.
+    /// Follows the wall clock, which runs on while the machine sleeps and may be set forward; looks at most once a second.
+    /// A clock that is set back is not followed: what is written until it is right again would expire too early.
+    pub(super) fn follow_wall_clock(&mut self, now: Duration) {
+        let Some(wall) = self.wall.as_ref().filter(|_| now >= self.next_look) else { return };
+        self.next_look = now + LOOK_EVERY;
+        self.epoch_s = self.epoch_s.max(wall().saturating_sub(now.as_secs()));
+    }
+
+    /// Seconds since 1970, by the monotonic clock since the wall clock was last followed.
     fn wall_s(&self, now: Duration) -> u64 {
         self.epoch_s.saturating_add(now.as_secs())
     }
@@ -173,15 +191,20 @@ impl Disk {
         (!self.is_absent()).then(|| DiskStats {
             role: self.store.role(),
             tier: self.tier.stats(),
-            writing: self.writing + copies + self.states.len(),
+            writing: self.writing + copies + self.states.count(),
             writes: self.write_stats(now),
             loads: self.loads.len(),
             prefetch_candidates: self.candidates.len(),
             load_rate: self.cost.load_rate(Level::Disk, block_bytes),
             host: self.store.host(),
             host_load_rate: self.cost.load_rate(Level::Host, block_bytes),
-            compute_rate: self.cost.compute_rate(),
+            compute_rate: self.compute_rate(),
         })
+    }
+
+    /// Measured prefill rate in prompt tokens per second, also if there is no disk.
+    pub(super) fn compute_rate(&self) -> Option<f64> {
+        self.cost.compute_rate()
     }
 
     fn write_stats(&self, now: Duration) -> WriteStats {
@@ -198,10 +221,9 @@ impl Disk {
     pub(super) fn namespaces(&self) -> impl Iterator<Item = NamespaceId> {
         let loads = self.loads.iter().map(|load| load.namespace);
         let unfinished = self.unfinished.iter().map(|copy| copy.namespace);
-        let states = self.states.iter().map(|state| state.namespace);
         loads
             .chain(unfinished)
-            .chain(states)
+            .chain(self.states.namespaces())
             .chain(self.remote.iter().flat_map(|remote| remote.copies.namespaces()))
             .chain(self.candidates.iter().map(|candidate| candidate.namespace))
     }
@@ -224,6 +246,9 @@ impl Disk {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use kvik_cache::{CacheConfig, Lifetime, Match, Policy, SeqId, StopReason, Token};
 
     use super::*;
@@ -251,6 +276,28 @@ mod tests {
             calibration: None,
             gates: None,
         })
+    }
+
+    #[test]
+    fn the_wall_clock_is_followed_forward_once_a_second() {
+        let shown_s = Arc::new(AtomicU64::new(0));
+        let shown = shown_s.clone();
+        let wall: WallClock = Box::new(move || shown.load(Ordering::Relaxed));
+        let setup = DiskSetup { epoch_s: 1_000, wall: Some(wall), ..DiskSetup::none() };
+        let mut disk = Disk::new(setup, AuxiliaryState::default());
+        let looks = [
+            (0, 1_000, 1_000),
+            (900, 9_000, 1_000),
+            (1_000, 9_001, 9_001),
+            (2_500, 60, 9_002),
+            (3_600, 9_500, 9_500),
+        ];
+        for (now_ms, shows_s, expect_s) in looks {
+            let now = Duration::from_millis(now_ms);
+            shown_s.store(shows_s, Ordering::Relaxed);
+            disk.follow_wall_clock(now);
+            assert_eq!(disk.wall_s(now), expect_s, "after {now_ms} ms");
+        }
     }
 
     #[test]

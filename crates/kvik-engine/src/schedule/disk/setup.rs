@@ -17,6 +17,9 @@ const BUFFER_BYTES: usize = 64 << 20;
 /// Number of buffers, whatever the size of a block.
 const BUFFERS: RangeInclusive<usize> = 8..=4096;
 
+/// Returns the seconds since 1970.
+pub type WallClock = Box<dyn Fn() -> u64 + Send>;
+
 /// How the tier is set up.
 pub struct DiskSetup {
     /// Which block is in which slot.
@@ -33,6 +36,9 @@ pub struct DiskSetup {
     pub writes: DiskWrites,
     /// Seconds since 1970 when the scheduler's clock was at zero.
     pub epoch_s: u64,
+    /// The wall clock, which runs on while the machine sleeps. Without one, the time of day is that of the scheduler's
+    /// clock behind `epoch_s`.
+    pub wall: Option<WallClock>,
     /// Woken by `store`, and by the store of `remote`, when something is completed.
     pub waker: Waker,
     /// The store that nodes share.
@@ -140,6 +146,7 @@ impl DiskSetup {
             writes_max,
             writes: DiskWrites::default(),
             epoch_s,
+            wall: None,
             waker,
             remote: None,
         };
@@ -156,6 +163,7 @@ impl DiskSetup {
             writes_max: 0,
             writes: DiskWrites::default(),
             epoch_s: 0,
+            wall: None,
             waker: Waker::default(),
             remote: None,
         }

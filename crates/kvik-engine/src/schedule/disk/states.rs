@@ -8,6 +8,9 @@
 //! A piece is a block whose first token is outside every vocabulary, so the tier stores, evicts, expires and recovers
 //! states like any block, and no prompt finds them by accident. The first token encodes how many tokens a state is past
 //! the last whole block, so that no piece is a prefix of another.
+//!
+//! The bytes of a state are read at once, and they are many. So few states are written at a time; the others wait, and are
+//! read when it is their turn, from the places that RAM still has.
 
 use std::time::Duration;
 
@@ -22,28 +25,57 @@ use crate::schedule::namespaces::{NamespaceTable, Roots, content_key};
 const PIECE: Token = Token::MAX;
 /// No vocabulary has a token at or above this one.
 const RESERVED: Token = PIECE - BLOCK_POSITIONS as Token;
-/// Maximum number of states being written; further ones are not stored on disk.
+/// Maximum number of states being written.
 const WRITES_MAX: usize = 2;
+/// Maximum number of states that wait; further ones are not stored on disk.
+const WAITING_MAX: usize = 64;
 
 /// The position after some tokens at which a state is taken.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct StateBehind<'a> {
     pub(crate) namespace: NamespaceId,
     pub(crate) tokens: &'a [Token],
     pub(crate) lifetime: Lifetime,
+    /// Whether the tokens belong to a pinned prompt, which is written beyond the budget of the day.
+    pub(crate) is_pinned: bool,
+}
+
+/// The states on their way to the disk.
+#[derive(Debug, Default)]
+pub(super) struct StateWrites {
+    /// Those being written.
+    open: Vec<StateWrite>,
+    /// Those that are written later, the oldest first.
+    waiting: Vec<WaitingState>,
 }
 
 /// A state that is being written to disk.
-pub(super) struct StateWrite {
-    pub(super) namespace: NamespaceId,
+#[derive(Debug)]
+struct StateWrite {
+    namespace: NamespaceId,
     roots: Roots,
+    tokens: Vec<Token>,
+    /// Its last piece, by which it is known.
+    last: Identity,
     /// The block or piece that the next piece follows.
     before: Link,
     bytes: Vec<u8>,
     /// The index of the piece that is written next.
     next: usize,
-    /// The tokens of the partial block that the first piece follows.
-    rest: Vec<Token>,
     lifetime: Lifetime,
+}
+
+/// A state that is written when others are, or when the blocks that it follows are.
+#[derive(Debug)]
+pub(crate) struct WaitingState {
+    namespace: NamespaceId,
+    tokens: Vec<Token>,
+    lifetime: Lifetime,
+    is_pinned: bool,
+    /// The block that its first piece follows; the root if there is none.
+    end: Identity,
+    /// Its last piece, by which it is known.
+    last: Identity,
 }
 
 /// A state that is stored.
@@ -85,8 +117,9 @@ impl Disk {
         !self.is_absent() && self.writes()
     }
 
-    /// Starts to write the state that `read` returns. Does not call `read` if too many are being written, the blocks that it
-    /// follows are not stored, or the state is stored already: then its time to live begins anew.
+    /// Starts to write the state that `read` returns, or lets it wait. `read` is not called then, nor if the state is not to
+    /// be written: the budget of the day is used up, its blocks will not be stored, or it is stored already, which
+    /// counts as a use.
     pub(crate) fn spill_state(
         &mut self,
         behind: &StateBehind<'_>,
@@ -95,29 +128,63 @@ impl Disk {
         now: Duration,
     ) {
         let (roots, whole) = (*namespaces.roots(behind.namespace), whole_blocks(behind.tokens));
-        let rest = behind.tokens[whole.len()..].to_vec();
-        let identity = roots.identity_after(whole);
-        let content =
-            whole.chunks(BLOCK_POSITIONS).fold(roots.content, |content, block| content.child(block));
-        let first = identity.child(&piece_tokens(0, &rest));
-        if self.holds(&first, now) {
-            return self.keep_state(&identity, &rest, behind.lifetime, now);
+        let end = roots.identity_after(whole);
+        let pieces = self.piece_identities(&end, &behind.tokens[whole.len()..]);
+        let Some(&last) = pieces.last() else { return };
+        if pieces.iter().all(|piece| self.holds(piece, now)) {
+            return self.note_use(&last, behind.lifetime, now);
         }
-        let is_reachable = whole.is_empty() || self.holds(&identity, now);
-        if !is_reachable || self.states.len() >= WRITES_MAX {
+        if self.states.has(&last) || !self.has_budget_for(behind, now) {
             return;
         }
-        let before = Link { identity, content };
-        let (namespace, lifetime, bytes) = (behind.namespace, behind.lifetime, read());
-        self.states.push(StateWrite { namespace, roots, before, bytes, next: 0, rest, lifetime });
-        self.write_states(now);
+        let is_reachable = self.is_reachable(behind.tokens, &end, now);
+        if is_reachable && !self.states.is_full() {
+            self.states.open.push(StateWrite::new(behind, roots, (end, last), read()));
+            self.write_states(now);
+        } else if is_reachable || !self.has_buffer() {
+            // Without a buffer, the blocks that it follows may wait as well.
+            self.states.wait(behind, end, last);
+        }
     }
 
-    /// Restarts the time to live of a stored state, which follows a block and `rest`, and of the blocks before it.
-    fn keep_state(&mut self, end: &Identity, rest: &[Token], lifetime: Lifetime, now: Duration) {
-        let last = (0..self.pieces()).fold(*end, |at, index| at.child(&piece_tokens(index, rest)));
-        let news = self.tier.keep_path(&last, ttl_s(lifetime.ttl), self.wall_s(now));
-        self.note_uses(news);
+    /// Removes the first waiting state that can be written now, and those whose blocks will not be stored.
+    pub(crate) fn next_waiting_state(&mut self, now: Duration) -> Option<WaitingState> {
+        let mut waiting = std::mem::take(&mut self.states.waiting);
+        if waiting.is_empty() || !self.takes_states() {
+            return None;
+        }
+        // While there is a buffer, no block waits for one.
+        if self.has_buffer() {
+            waiting.retain(|state| self.is_reachable(&state.tokens, &state.end, now));
+        }
+        let can_begin = |state: &WaitingState| self.is_reachable(&state.tokens, &state.end, now);
+        let first = if self.states.is_full() { None } else { waiting.iter().position(can_begin) };
+        let next = first.map(|index| waiting.remove(index));
+        self.states.waiting = waiting;
+        next
+    }
+
+    /// Whether the block `end`, which a state after these tokens follows, is stored.
+    fn is_reachable(&self, tokens: &[Token], end: &Identity, now: Duration) -> bool {
+        whole_blocks(tokens).is_empty() || self.holds(end, now)
+    }
+
+    fn has_budget_for(&self, behind: &StateBehind<'_>, now: Duration) -> bool {
+        behind.is_pinned || self.write_policy.has_budget(&self.store.wear(), self.wall_s(now))
+    }
+
+    fn has_buffer(&mut self) -> bool {
+        self.take_buffer().is_some()
+    }
+
+    /// The identities of the pieces of the state that follows a block and `rest`.
+    fn piece_identities(&self, end: &Identity, rest: &[Token]) -> Vec<Identity> {
+        let mut at = *end;
+        let next = |index| {
+            at = at.child(&piece_tokens(index, rest));
+            at
+        };
+        (0..self.pieces()).map(next).collect()
     }
 
     /// Number of pieces of a state.
@@ -127,9 +194,9 @@ impl Disk {
 
     /// Continues to write states while there are buffers.
     pub(crate) fn write_states(&mut self, now: Duration) {
-        let mut states = std::mem::take(&mut self.states);
+        let mut states = std::mem::take(&mut self.states.open);
         states.retain_mut(|state| self.write_pieces(state, now));
-        self.states = states;
+        self.states.open = states;
     }
 
     /// Writes pieces of a state; returns whether some are left.
@@ -137,7 +204,7 @@ impl Disk {
         let payload = self.store.payload_bytes();
         while let Some(left) = state.bytes.get(state.next * payload..).filter(|left| !left.is_empty()) {
             let Some(mut buffer) = self.take_buffer() else { return true };
-            let tokens = piece_tokens(state.next, &state.rest);
+            let tokens = piece_tokens(state.next, state.rest());
             let link = state.before.child(&tokens);
             let record = state.record(link, &tokens, self.wall_s(now));
             match record.map(|record| self.tier.place(record, &state.roots.identity, self.wall_s(now))) {
@@ -203,7 +270,73 @@ impl Disk {
     }
 }
 
+impl StateWrites {
+    /// Number of states.
+    pub(super) fn count(&self) -> usize {
+        self.open.len() + self.waiting.len()
+    }
+
+    /// The namespaces of those being written.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = NamespaceId> {
+        self.open.iter().map(|state| state.namespace)
+    }
+
+    /// Gives up the states whose namespace and tokens are unwanted.
+    pub(super) fn forget(&mut self, is_unwanted: impl Fn(NamespaceId, &[Token]) -> bool) {
+        self.open.retain(|state| !is_unwanted(state.namespace, &state.tokens));
+        self.waiting.retain(|state| !is_unwanted(state.namespace, &state.tokens));
+    }
+
+    /// Whether the state with this last piece is one of them.
+    fn has(&self, last: &Identity) -> bool {
+        let mut known = self.open.iter().map(|state| &state.last);
+        known.any(|known| known == last) || self.waiting.iter().any(|state| state.last == *last)
+    }
+
+    /// Whether as many are being written as may be.
+    fn is_full(&self) -> bool {
+        self.open.len() >= WRITES_MAX
+    }
+
+    /// Lets a state wait, unless too many do.
+    fn wait(&mut self, behind: &StateBehind<'_>, end: Identity, last: Identity) {
+        let StateBehind { namespace, tokens, lifetime, is_pinned } = *behind;
+        if self.waiting.len() < WAITING_MAX {
+            let tokens = tokens.to_vec();
+            self.waiting.push(WaitingState { namespace, tokens, lifetime, is_pinned, end, last });
+        }
+    }
+}
+
+impl WaitingState {
+    /// The position at which it is taken.
+    pub(crate) fn behind(&self) -> StateBehind<'_> {
+        let WaitingState { namespace, ref tokens, lifetime, is_pinned, .. } = *self;
+        StateBehind { namespace, tokens, lifetime, is_pinned }
+    }
+}
+
 impl StateWrite {
+    /// The state with these bytes, whose pieces follow the block `end` and whose last piece is `last`.
+    fn new(
+        behind: &StateBehind<'_>,
+        roots: Roots,
+        (end, last): (Identity, Identity),
+        bytes: Vec<u8>,
+    ) -> StateWrite {
+        let StateBehind { namespace, tokens, lifetime, .. } = *behind;
+        let blocks = whole_blocks(tokens).chunks(BLOCK_POSITIONS);
+        let content = blocks.fold(roots.content, |content, block| content.child(block));
+        let before = Link { identity: end, content };
+        let tokens = tokens.to_vec();
+        StateWrite { namespace, roots, tokens, last, before, bytes, next: 0, lifetime }
+    }
+
+    /// The tokens of the partial block that the first piece follows.
+    fn rest(&self) -> &[Token] {
+        &self.tokens[whole_blocks(&self.tokens).len()..]
+    }
+
     fn record(&self, link: Link, tokens: &[Token], now_s: u64) -> Option<Record> {
         let expires_s = ttl_s(self.lifetime.ttl).map_or(0, |ttl_s| now_s.saturating_add(ttl_s));
         Some(Record {

@@ -27,7 +27,7 @@ mod record;
 
 use std::time::Duration;
 
-use kvik_cache::{Followers, Token};
+use kvik_cache::{Followers, SeqId, Token};
 
 use self::lookup::Lookup;
 use self::record::{HEAD_LIKELY, MODEL_LIKELY, Record};
@@ -44,6 +44,9 @@ pub(super) const DRAFT_MAX: usize = 15;
 const MODEL_MAX: usize = 8;
 /// One that is not worth its time is tried again after this many tokens of a sequence.
 const TRY_AGAIN: usize = 256;
+/// Drafts that are not worth their time are computed all the same after this many steps without any: only then is their
+/// time measured again.
+const STEPS_WITHOUT: usize = 128;
 /// Weight of a new outcome in the prior acceptance rate of a draft model or a prediction head.
 const NEW: f64 = 0.02;
 /// Minimum gain of drafts in tokens per time: at first their cost is a guess.
@@ -63,6 +66,8 @@ pub(super) struct Draft {
 pub(super) struct Drafting {
     /// Step times of the target model.
     cost: Cost,
+    /// Steps since the last one with drafts.
+    steps_without: usize,
     model: Asked,
     head: Asked,
 }
@@ -79,7 +84,8 @@ struct Asked {
 impl Default for Drafting {
     fn default() -> Drafting {
         let asked = |likely| Asked { passes: Cost::default(), likely };
-        Drafting { cost: Cost::default(), model: asked(MODEL_LIKELY), head: asked(HEAD_LIKELY) }
+        let (model, head) = (asked(MODEL_LIKELY), asked(HEAD_LIKELY));
+        Drafting { cost: Cost::default(), steps_without: 0, model, head }
     }
 }
 
@@ -89,9 +95,18 @@ pub(super) struct Drafter {
     lookup: Lookup,
     /// By source.
     records: [Record; DraftSource::ALL.len()],
+    /// When the prediction head last drafted: the sequence's id, which changes with each admission, and its length.
+    head_read: Option<(SeqId, usize)>,
 }
 
 impl Drafter {
+    /// Records that the prediction head has drafted for the sequence, which has `len` tokens. Returns whether it only went
+    /// on from the draft before: otherwise it also had to read a prompt, or what waited while it was not asked.
+    pub(super) fn head_goes_on(&mut self, id: SeqId, len: usize) -> bool {
+        let before = self.head_read.replace((id, len));
+        before.is_some_and(|(same, before)| same == id && len - before <= MODEL_MAX + 1)
+    }
+
     /// Compares the last offer of each source with the tokens that were sampled.
     pub(super) fn learn(&mut self, tokens: &[Token]) {
         for (&source, record) in DraftSource::ALL.iter().zip(&mut self.records) {
@@ -193,7 +208,7 @@ impl Drafting {
     /// Number of tokens of each draft to compute in addition to `rows` other rows, `drafts_max` in total. `decoding` of
     /// the rows are the next tokens of sequences, whose number drafts increase; the others are of prompts.
     pub(super) fn lengths(
-        &self,
+        &mut self,
         rows: usize,
         decoding: usize,
         drafts: &[Draft],
@@ -206,20 +221,45 @@ impl Drafting {
         // A token is never more likely than its predecessor, and the stable sort keeps equal ones in order.
         tokens.sort_by(|a, b| b.0.total_cmp(&a.0));
         tokens.truncate(drafts_max);
-        let plain = decoding as f64 / self.cost.of(rows);
-        let (mut best, mut best_len, mut expected) = (plain * GAIN_MIN, 0, decoding as f64);
-        for (count, (likely, _)) in (1..).zip(&tokens) {
-            expected += likely;
-            let fills = (rows + count).is_multiple_of(ROWS_AT_A_TIME) || count == tokens.len();
-            let rate = expected / self.cost.of(rows + count);
-            if fills && rate > best {
-                (best, best_len) = (rate, count);
-            }
-        }
+        let count = self.worth_computing((rows, decoding), &tokens);
         let mut lengths = vec![0; drafts.len()];
-        tokens[..best_len].iter().for_each(|&(_, index)| lengths[index] += 1);
+        tokens[..count].iter().for_each(|&(_, index)| lengths[index] += 1);
         lengths
     }
+
+    /// Number of draft `tokens` to compute, each with its probability and the most likely first.
+    fn worth_computing(&mut self, rows: (usize, usize), tokens: &[(f64, usize)]) -> usize {
+        let mut count = most_worth(&self.cost, GAIN_MIN, rows, tokens);
+        self.steps_without = if count > 0 { 0 } else { self.steps_without + 1 };
+        // A few slow steps must not be the last ones with drafts.
+        let is_due = self.steps_without >= STEPS_WITHOUT;
+        if is_due && most_worth(&Cost::default(), GAIN_MIN, rows, tokens) > 0 {
+            count = most_worth(&self.cost, 0.0, rows, tokens);
+            self.steps_without = 0;
+        }
+        count
+    }
+}
+
+/// The number of draft `tokens` with the most tokens per time in addition to `rows` other rows, of which so many are
+/// `decoding`; 0 if none gains `gain_min`.
+fn most_worth(
+    cost: &Cost,
+    gain_min: f64,
+    (rows, decoding): (usize, usize),
+    tokens: &[(f64, usize)],
+) -> usize {
+    let plain = decoding as f64 / cost.of(rows);
+    let (mut best, mut best_count, mut expected) = (plain * gain_min, 0, decoding as f64);
+    for (count, (likely, _)) in (1..).zip(tokens) {
+        expected += likely;
+        let fills = (rows + count).is_multiple_of(ROWS_AT_A_TIME) || count == tokens.len();
+        let rate = expected / cost.of(rows + count);
+        if fills && rate > best {
+            (best, best_count) = (rate, count);
+        }
+    }
+    best_count
 }
 
 #[cfg(test)]
@@ -227,26 +267,31 @@ mod tests {
     use super::*;
 
     /// The lengths chosen for drafts given as (number of tokens, acceptance probability).
-    fn lengths(drafting: &Drafting, rows: usize, drafts: &[(usize, f64)], drafts_max: usize) -> Vec<usize> {
+    fn lengths(
+        drafting: &mut Drafting,
+        rows: usize,
+        drafts: &[(usize, f64)],
+        drafts_max: usize,
+    ) -> Vec<usize> {
         let draft = |&(len, likely)| Draft { tokens: vec![7; len], likely, ..Draft::default() };
         drafting.lengths(rows, rows, &drafts.iter().map(draft).collect::<Vec<_>>(), drafts_max)
     }
 
     #[test]
     fn drafts_fill_groups_of_rows_where_they_are_worth_it() {
-        let drafting = Drafting::default();
-        assert_eq!(lengths(&drafting, 1, &[(15, 0.95)], 32), [15]);
-        assert_eq!(lengths(&drafting, 1, &[(15, 0.3)], 32), [3]);
-        assert_eq!(lengths(&drafting, 1, &[(15, 0.1)], 32), [0]);
-        assert_eq!(lengths(&drafting, 1, &[(2, 0.9)], 32), [2]);
-        assert_eq!(lengths(&drafting, 1, &[(15, 0.95)], 5), [5]);
-        assert_eq!(lengths(&drafting, 4, &[(0, 0.0), (15, 0.9), (15, 0.2), (0, 0.0)], 4), [0, 4, 0, 0]);
-        assert!(lengths(&drafting, 16, &[(15, 0.2); 16], 32).iter().all(|&len| len == 0));
+        let mut drafting = Drafting::default();
+        assert_eq!(lengths(&mut drafting, 1, &[(15, 0.95)], 32), [15]);
+        assert_eq!(lengths(&mut drafting, 1, &[(15, 0.3)], 32), [3]);
+        assert_eq!(lengths(&mut drafting, 1, &[(15, 0.1)], 32), [0]);
+        assert_eq!(lengths(&mut drafting, 1, &[(2, 0.9)], 32), [2]);
+        assert_eq!(lengths(&mut drafting, 1, &[(15, 0.95)], 5), [5]);
+        assert_eq!(lengths(&mut drafting, 4, &[(0, 0.0), (15, 0.9), (15, 0.2), (0, 0.0)], 4), [0, 4, 0, 0]);
+        assert!(lengths(&mut drafting, 16, &[(15, 0.2); 16], 32).iter().all(|&len| len == 0));
         let mut slow = Drafting::default();
         slow.note(1, Duration::from_millis(10));
         slow.note(4, Duration::from_millis(40));
         slow.note(16, Duration::from_millis(160));
-        assert_eq!(lengths(&slow, 1, &[(15, 0.9)], 32), [0], "rows that cost as much as steps");
+        assert_eq!(lengths(&mut slow, 1, &[(15, 0.9)], 32), [0], "rows that cost as much as steps");
     }
 
     /// A step of 65 rows, 64 of them of a prompt: drafts are worth it for the one sequence that decodes.
@@ -257,6 +302,44 @@ mod tests {
             Drafting::default().lengths(65, 1, &[draft], 7)
         };
         assert_eq!([0.95, 0.3, 0.02].map(lengths), [[7], [3], [0]], "3 fill a group that is computed anyway");
+    }
+
+    /// Where steps with drafts were slow: which of the next steps have drafts of such a probability, if these steps
+    /// take `millis` now.
+    fn steps_with_drafts(likely: f64, millis: u64) -> Vec<usize> {
+        let mut drafting = Drafting::default();
+        drafting.note(1, Duration::from_millis(10));
+        drafting.note(4, Duration::from_millis(60));
+        let has_drafts = |_: &usize| {
+            let len = lengths(&mut drafting, 1, &[(15, likely)], 32)[0];
+            drafting.note(1 + len, Duration::from_millis(if len > 0 { millis } else { 10 }));
+            len > 0
+        };
+        (1..=10 * STEPS_WITHOUT).filter(has_drafts).collect()
+    }
+
+    #[test]
+    fn what_was_slow_is_tried_again_and_believed_when_it_no_longer_is() {
+        let slow: Vec<usize> = (1..=10).map(|time| time * STEPS_WITHOUT).collect();
+        assert_eq!(steps_with_drafts(0.95, 60), slow);
+        let fast = steps_with_drafts(0.95, 12);
+        assert!(fast.len() > 5 * STEPS_WITHOUT && fast[..2] == slow[..2], "{fast:?}");
+        assert!(steps_with_drafts(0.1, 12).is_empty(), "not worth it however fast");
+    }
+
+    /// The first draft reads the prompt, and one after a pause what waited meanwhile.
+    #[test]
+    fn the_time_of_a_head_is_that_of_its_passes_alone() {
+        let (mut drafter, mut drafting) = (Drafter::default(), Drafting::default());
+        let drafts =
+            [(1, 40, 90), (1, 41, 4), (1, 50, 4), (1, 51, 4), (1, 307, 90), (1, 308, 4), (2, 309, 90)];
+        for (id, len, millis) in drafts {
+            if drafter.head_goes_on(SeqId(id), len) {
+                drafting.note_pass(DraftSource::Head, 1, Duration::from_millis(millis));
+            }
+        }
+        let measured = drafting.asked(DraftSource::Head).passes.measured(1);
+        assert!((measured.unwrap() - 0.004).abs() < 1e-9, "{measured:?}");
     }
 
     #[test]

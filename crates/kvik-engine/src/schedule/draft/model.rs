@@ -25,7 +25,7 @@ pub struct DraftSetup {
     pub runner: Box<dyn Runner + Send>,
     /// Its number of blocks and its eviction policy.
     pub cache: CacheConfig,
-    /// Number of tokens that both models know: no other is drafted.
+    /// Number of tokens that both models know: no other is drafted, and nothing after another one.
     pub vocab_len: usize,
 }
 
@@ -86,17 +86,23 @@ impl DraftModel {
         &self.cache
     }
 
-    /// Number of tokens that the model would have to compute before it can draft for a sequence; of a sequence that it
-    /// does not follow yet, those after its cached prefix.
-    pub(in crate::schedule) fn missing(&self, wanted: &WantedDraft<'_>) -> usize {
-        let known = match self.followers.get(&wanted.id) {
+    /// Whether the model has at most `most` tokens to compute before it can draft for a sequence, and has all of them in its
+    /// vocabulary.
+    pub(in crate::schedule) fn reads(&self, wanted: &WantedDraft<'_>, most: usize) -> bool {
+        let missing = &wanted.tokens[self.known(wanted)..];
+        missing.len() <= most && missing.iter().all(|&token| (token as usize) < self.vocab_len)
+    }
+
+    /// Number of leading tokens of a sequence that the model has computed; of one that it does not follow yet, its cached
+    /// prefix.
+    fn known(&self, wanted: &WantedDraft<'_>) -> usize {
+        match self.followers.get(&wanted.id) {
             Some(follower) => follower.stored(wanted.tokens, &[]),
             None => wanted
                 .namespace
                 .and_then(|namespace| self.namespaces.get(&Some(namespace)))
                 .map_or(0, |&namespace| self.cache.lookup(namespace, wanted.tokens).tokens),
-        };
-        wanted.tokens.len() - known
+        }
     }
 
     /// Drafts for each of the sequences; empty for one that it has not read to its end yet. After each pass, `passed`

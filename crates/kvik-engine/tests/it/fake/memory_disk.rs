@@ -101,7 +101,8 @@ impl MemoryDisk {
         let store = Box::new(Handle { disk: self.clone(), buffers: Buffers::new(256, self.block_bytes) });
         let (waker, related, epoch_s) = (Waker::default(), Vec::new(), EPOCH_S);
         let writes = DiskWrites::default();
-        DiskSetup { tier, store, related, warm_blocks, writes_max, writes, epoch_s, waker, remote: None }
+        let (wall, remote) = (None, None);
+        DiskSetup { tier, store, related, warm_blocks, writes_max, writes, epoch_s, wall, waker, remote }
     }
 }
 

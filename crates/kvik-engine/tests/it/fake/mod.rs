@@ -45,6 +45,8 @@ const STORED_BYTES: usize = 16;
 const RAW: u32 = 2;
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = STORED_BYTES * BLOCK_POSITIONS;
+/// Milliseconds that it takes to settle a state.
+pub const SETTLE_MILLIS: u64 = 3;
 
 /// The content of one position of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +70,15 @@ pub struct FakeRunner {
     pub poison: Option<Token>,
     /// If set, every step waits for a permit, until the sender is dropped.
     pub permits: Option<Receiver<()>>,
-    /// If set, a row takes a millisecond of this clock.
+    /// If set, a row takes a millisecond of this clock, and settling a state a few.
     pub millis: Option<Arc<AtomicU64>>,
     /// Bytes of a state, if it has one: what the last position stored.
     state_bytes: usize,
     states: HashMap<StateId, u64>,
+    /// What the tentative rows of a state stored, by the positions up to them.
+    tried: HashMap<(StateId, u32), u64>,
+    /// States settled so far.
+    pub settled: u64,
 }
 
 impl FakeRunner {
@@ -90,10 +96,12 @@ impl FakeRunner {
             millis: None,
             state_bytes: 0,
             states: HashMap::new(),
+            tried: HashMap::new(),
+            settled: 0,
         }
     }
 
-    /// The same with a state of so many bytes, without drafts; 0 for none.
+    /// The same with a state of so many bytes; 0 for none.
     pub fn with_state(self, state_bytes: usize) -> FakeRunner {
         FakeRunner { state_bytes, ..self }
     }
@@ -101,6 +109,10 @@ impl FakeRunner {
     /// The state moves on with a position, from what the one before it stored.
     fn move_state(&mut self, kv: &SequenceKv<'_>, index: usize, before: u64, stored: u64) {
         let Some(state) = kv.state else { return };
+        if state.tentative.is_some_and(|first| index >= first as usize) {
+            self.tried.insert((state.live, index as u32 + 1), stored);
+            return;
+        }
         let seen = self.states.insert(state.live, stored).unwrap_or_default();
         assert_eq!(seen, before, "the state before position {index}");
         let saves = state.saves.iter().filter(|(positions, _)| *positions as usize == index + 1);
@@ -285,6 +297,17 @@ impl Runner for FakeRunner {
     fn set_state(&mut self, to: StateId, from: Option<StateId>) {
         let seen = from.map_or(0, |from| self.states[&from]);
         self.states.insert(to, seen);
+    }
+
+    fn settle_state(&mut self, live: StateId, positions: u32) {
+        self.settled += 1;
+        if let Some(millis) = &self.millis {
+            millis.fetch_add(SETTLE_MILLIS, Ordering::Relaxed);
+        }
+        if let Some(&seen) = self.tried.get(&(live, positions)) {
+            self.states.insert(live, seen);
+        }
+        self.tried.retain(|(state, _), _| *state != live);
     }
 
     fn release_state(&mut self, state: StateId) {
