@@ -25,6 +25,9 @@ const LAST_WRITES: Duration = Duration::from_secs(5);
 const LAST_WRITES_STALL: Duration = Duration::from_secs(1);
 /// How often it looks what has been written.
 const LAST_WRITES_LOOK: Duration = Duration::from_millis(5);
+/// Time for commands between two steps. The next step waits for one that has begun, and not for those behind it: a
+/// caller that asks again as soon as it is answered would otherwise hold up all answers.
+const COMMANDS_TIME: Duration = Duration::from_millis(1);
 
 /// A closure that runs between two steps. Its reply is sent once the change of the cache has been published.
 pub(crate) type Call = Box<dyn FnOnce(&mut Scheduler, &mut dyn Runner) -> Reply + Send>;
@@ -141,18 +144,20 @@ impl Worker {
         }
     }
 
-    /// Executes all queued commands; waits for one while the scheduler has nothing to do.
+    /// Executes the queued commands, for a limited time unless the scheduler is idle; waits for one while it has nothing
+    /// to do.
     fn receive_commands(&mut self) -> ControlFlow<()> {
         self.pulse.enter(Phase::Receive);
         let mut pause = match (self.scheduler.next_pause(), self.rest()) {
             (Pause::None, Some(rest)) => Pause::For(rest),
             (pause, _) => pause,
         };
-        loop {
+        let mut spent = Duration::ZERO;
+        while spent < COMMANDS_TIME || self.scheduler.next_pause() == Pause::Forever {
             let command = self.next_command(pause);
             self.pulse.enter(Phase::Receive);
             match command {
-                Ok(command) => self.execute(command),
+                Ok(command) => spent += self.execute(command),
                 Err(RecvTimeoutError::Disconnected) if self.scheduler.is_idle() => {
                     return ControlFlow::Break(());
                 }
@@ -184,7 +189,9 @@ impl Worker {
         }
     }
 
-    fn execute(&mut self, command: Command) {
+    /// Executes a command; returns how long that took.
+    fn execute(&mut self, command: Command) -> Duration {
+        let began = Instant::now();
         match command {
             Command::Submit(pending) if self.deadline.is_some() => drop(pending),
             Command::Submit(pending) => {
@@ -206,6 +213,7 @@ impl Worker {
                 self.scheduler.fail_queued(&RequestError::Stopping);
             }
         }
+        began.elapsed()
     }
 
     /// How long to rest before the next poll, if the share of time requires it. Without requests no rest is needed.
@@ -266,6 +274,7 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{Sender, channel};
 
     use kvik_cache::{BlockId, CacheConfig, Policy};
@@ -342,6 +351,25 @@ mod tests {
         Request { max_tokens: 500, lifetime: Default::default(), ..kept.request() }
     }
 
+    fn worker(runner: ConstantRunner, commands: Receiver<Command>) -> Worker {
+        let clock = Box::new(|| Duration::ZERO);
+        let scheduler = Scheduler::new(config(), cache(), Arc::new(vocabulary()), clock).unwrap();
+        Worker {
+            board: Board::new(&scheduler, 1024),
+            pulse: scheduler.pulse().clone(),
+            scheduler,
+            runner: Box::new(runner),
+            limits: RequestLimits::new(&config(), 100, 2),
+            commands,
+            woken: Arc::default(),
+            deadline: None,
+            started: Instant::now(),
+            rests: Rests::new(TimeShare::WHOLE),
+            kv_sink: None,
+            before_step: None,
+        }
+    }
+
     /// Records the failure it receives, then calls a closure.
     struct FailureSink<F>(Arc<Mutex<Option<RequestError>>>, F);
 
@@ -362,10 +390,7 @@ mod tests {
     /// Commands may arrive while the last requests are notified that the engine stops.
     #[test]
     fn commands_still_queued_at_shutdown_are_notified() {
-        let clock = Box::new(|| Duration::ZERO);
-        let scheduler = Scheduler::new(config(), cache(), Arc::new(vocabulary()), clock).unwrap();
         let (sender, commands) = channel();
-        let limits = RequestLimits::new(&config(), 100, 2);
         let (first, last): (Arc<Mutex<_>>, Arc<Mutex<_>>) = Default::default();
         let (result, received) = channel::<()>();
         let (late, result) = (sender.clone(), Mutex::new(Some(result)));
@@ -380,24 +405,8 @@ mod tests {
         let sink = Box::new(FailureSink(first.clone(), then));
         let submission = Submission { request: request(), guide: None, sink };
         sender.send(Command::Submit(Pending::new(submission))).unwrap();
-        let board = Board::new(&scheduler, 1024);
-        let runner = Box::new(ConstantRunner(Some(sender)));
-        let pulse = scheduler.pulse().clone();
-        let woken = Arc::default();
-        let worker = Worker {
-            scheduler,
-            runner,
-            limits,
-            commands,
-            board,
-            woken,
-            deadline: None,
-            pulse: pulse.clone(),
-            started: Instant::now(),
-            rests: Rests::new(TimeShare::WHOLE),
-            kv_sink: None,
-            before_step: None,
-        };
+        let worker = worker(ConstantRunner(Some(sender)), commands);
+        let pulse = worker.pulse.clone();
         worker.run();
         assert_eq!(pulse.life().phase, Phase::Ended);
         assert_eq!(*first.lock().unwrap(), Some(RequestError::Stopping));
@@ -407,6 +416,38 @@ mod tests {
             "also after a command of another kind"
         );
         assert!(received.recv().is_err(), "the caller does not wait for ever");
+    }
+
+    /// A call that takes all the time for commands, counts itself, and asks again `more` times before it is answered.
+    fn insistent(commands: Sender<Command>, calls: Arc<AtomicUsize>, more: usize) -> Command {
+        Command::Call(Box::new(move |_, _| {
+            let began = Instant::now();
+            while began.elapsed() < COMMANDS_TIME {}
+            calls.fetch_add(1, Ordering::Relaxed);
+            if more > 0 {
+                commands.send(insistent(commands.clone(), calls, more - 1)).unwrap();
+            }
+            Box::new(|| {})
+        }))
+    }
+
+    #[test]
+    fn an_answer_waits_for_one_long_call_before_its_next_step() {
+        let (sender, commands) = channel();
+        let (calls, before_steps): (Arc<AtomicUsize>, Arc<Mutex<Vec<usize>>>) = Default::default();
+        let mut worker = worker(ConstantRunner(None), commands);
+        let (called, noted) = (calls.clone(), before_steps.clone());
+        worker.before_step = Some(Box::new(move || {
+            noted.lock().unwrap().push(called.swap(0, Ordering::Relaxed));
+        }));
+        let request = Request { max_tokens: 20, ..request() };
+        let sink = Box::new(FailureSink(Arc::default(), || {}));
+        sender.send(insistent(sender.clone(), calls, 40)).unwrap();
+        sender.send(Command::Submit(Pending::new(Submission { request, guide: None, sink }))).unwrap();
+        drop(sender);
+        worker.run();
+        let before_steps = before_steps.lock().unwrap();
+        assert!(before_steps.len() > 10 && before_steps.iter().all(|&calls| calls == 1), "{before_steps:?}");
     }
 
     /// The next step is slow: the answer to the call does not wait for it, and neither do events and statistics.

@@ -24,15 +24,18 @@ enum Waits {
 
 /// Gives the running sequences the blocks that they need, then admits as many waiting sequences as there is room for. If
 /// some had to be preempted, there is none. Background sequences are admitted last, if no foreground sequence lacks room.
-pub(super) fn grow_and_admit(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn Runner) {
+/// Returns whether one does: it waits until others end.
+pub(super) fn grow_and_admit(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn Runner) -> bool {
     if grow(jobs, prefixes, runner) != Growth::Complete {
-        return;
+        return true;
     }
-    match admit_foreground(jobs, prefixes, runner) {
+    let waits = admit_foreground(jobs, prefixes, runner);
+    match waits {
         Waits::None => admit_background(jobs, prefixes, runner),
         // A background sequence admitted now could evict blocks that the foreground will reuse.
         Waits::ForRoom => while make_way(jobs, prefixes) {},
     }
+    waits == Waits::ForRoom
 }
 
 /// Admits foreground sequences; returns whether one is left that had no room.
@@ -41,8 +44,8 @@ fn admit_foreground(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn R
         return Waits::None;
     }
     let mut passed = Vec::new();
-    let mut candidates = with_facts(jobs, prefixes, Queue::candidates);
-    while let Some(candidate) = candidates.next(|tenant| jobs.time(tenant)) {
+    let mut candidates = with_facts(jobs, prefixes, false, Queue::candidates);
+    while let Some(candidate) = candidates.next(|tenant| jobs.time(tenant, false)) {
         if jobs.is_full() {
             return Waits::ForRoom;
         }
@@ -61,17 +64,22 @@ fn admit_background(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn R
         return;
     }
     let first = |queue: &Queue, facts: &Facts<'_>| queue.background_candidates(places, facts);
-    for candidate in with_facts(jobs, prefixes, first) {
+    for candidate in with_facts(jobs, prefixes, true, first) {
         if let Outcome::NoRoom = try_admit(&candidate, &[], jobs, prefixes, runner) {
             return;
         }
     }
 }
 
-fn with_facts<T>(jobs: &Jobs, prefixes: &Prefixes, decide: impl FnOnce(&Queue, &Facts<'_>) -> T) -> T {
+fn with_facts<T>(
+    jobs: &Jobs,
+    prefixes: &Prefixes,
+    background: bool,
+    decide: impl FnOnce(&Queue, &Facts<'_>) -> T,
+) -> T {
     let facts = Facts {
         known: &|sequence| known(sequence, &prefixes.ram.cache, &jobs.running),
-        time: &|tenant| jobs.time(tenant),
+        time: &|tenant| jobs.time(tenant, background),
         loads: prefixes.disk.loads_left(),
         now: prefixes.now(),
     };
@@ -123,7 +131,7 @@ fn try_admit_beside(
     if waiting.sequence.chooses_part() {
         waiting.sequence.forgetting = None;
     }
-    let source = shared_prefill(&waiting.sequence, tokens, &jobs.running);
+    let source = shared_prefill(&waiting.sequence, tokens, &jobs.running, &prefixes.ram.auxiliary);
     if let Some(source) = source.and_then(|source| jobs.running.find(source)) {
         // It keeps the auxiliary state with which this one can continue where the two diverge.
         let common = source.common(&waiting.sequence).min(waiting.sequence.reuse_max());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::{BLOCK_POSITIONS, Cache, PinLimit, SeqId, Token};
+use kvik_cache::{BLOCK_POSITIONS, Cache, PinLimit, SeqId, StateId, Token};
 use kvik_kernels::Pool;
 use kvik_model::batch::{Computed, Runner, RunnerFault};
 
@@ -74,7 +74,9 @@ pub(super) fn compute(
             let outputs = Outputs::of(computed, plan.logits() * vocab_len);
             let drafting = &mut shares.drafting;
             hand_out(&plan.spans, outputs, threads.as_deref(), jobs, prefixes, drafting);
-            settle_states(&plan.spans, &jobs.running, &prefixes.ram.cache, runner);
+            let settled = settle_states(&plan.spans, &jobs.running, prefixes, runner);
+            jobs.results.counters.model_time += settled;
+            shares.note_decoded(&plan, elapsed + settled);
         }
         Err(error) => {
             let spans = plan.spans.len();
@@ -90,14 +92,25 @@ pub(super) fn compute(
     Ok(())
 }
 
-/// Copies what was computed of accepted draft tokens into the states of their sequences.
-fn settle_states(spans: &[Span], running: &Running, cache: &Cache, runner: &mut dyn Runner) {
-    for span in spans.iter().filter(|span| !span.draft.tokens.is_empty()) {
+/// Copies what was computed of accepted draft tokens into the states of their sequences; returns how long that took.
+fn settle_states(
+    spans: &[Span],
+    running: &Running,
+    prefixes: &Prefixes,
+    runner: &mut dyn Runner,
+) -> Duration {
+    let state = |span: &Span| {
         let sequence = &running[span.index];
-        if let Some(state) = cache.state(sequence.id) {
-            runner.settle_state(state, sequence.stored as u32);
-        }
+        Some((prefixes.ram.cache.state(sequence.id)?, sequence.stored as u32))
+    };
+    let drafted = spans.iter().filter(|span| !span.draft.tokens.is_empty());
+    let states: Vec<(StateId, u32)> = drafted.filter_map(state).collect();
+    if states.is_empty() {
+        return Duration::ZERO;
     }
+    let started = prefixes.now();
+    states.into_iter().for_each(|(state, positions)| runner.settle_state(state, positions));
+    prefixes.now().saturating_sub(started)
 }
 
 /// Allocates room for the states that this step is to keep.
@@ -294,8 +307,8 @@ fn verify<'a>(
 
 /// Records that the rows of `span` have repeated a part of their prompt.
 fn note_repeated(span: &Span, jobs: &mut Jobs) {
+    jobs.charge(span.index, span.rows);
     let sequence = &mut jobs.running[span.index];
-    jobs.turns.charge(sequence.tenant, span.rows);
     if let Some(forgetting) = &mut sequence.forgetting {
         forgetting.note_repeated(span.rows);
     }
@@ -303,6 +316,7 @@ fn note_repeated(span: &Span, jobs: &mut Jobs) {
 
 /// Marks the next `rows` tokens of a sequence as stored, and publishes the blocks they complete.
 fn store(index: usize, rows: usize, jobs: &mut Jobs, cache: &mut Cache) {
+    jobs.charge(index, rows);
     let sequence = &mut jobs.running[index];
     let (from, to) = (sequence.stored, sequence.stored + rows);
     let new = to.min(sequence.prompt_len).saturating_sub(sequence.furthest.max(from));
@@ -311,7 +325,6 @@ fn store(index: usize, rows: usize, jobs: &mut Jobs, cache: &mut Cache) {
     if new > 0 {
         job.prefill_progress(to.min(sequence.prompt_len), sequence.prompt_len);
     }
-    jobs.turns.charge(sequence.tenant, rows);
     sequence.stored = to;
     sequence.furthest = sequence.furthest.max(to);
     let completes_block = from / BLOCK_POSITIONS < to / BLOCK_POSITIONS;

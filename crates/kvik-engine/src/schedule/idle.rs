@@ -152,6 +152,7 @@ impl Idle {
             .with_adapters(runner.adapters_len());
         limits.check(&request).ok()?;
         let job = results.open(Box::new(Nobody), request.prompt.len(), 1, prefixes.now());
+        results.job(job).in_idle_time = true;
         self.submitted += 1;
         self.making = Some(Making { job, seen, replaces });
         Some((job, request, limits))

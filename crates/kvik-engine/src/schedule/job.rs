@@ -21,6 +21,8 @@ pub(super) struct Job {
     pub(super) choices: u32,
     /// True if it is a background request.
     pub(super) background: bool,
+    /// True if it is work of idle time, without a client.
+    pub(super) in_idle_time: bool,
     pub(super) report: Report,
     pub(super) times: Times,
 }
@@ -42,6 +44,7 @@ impl Job {
             open: choices,
             choices,
             background: false,
+            in_idle_time: false,
             report: Report { prompt_tokens, ..Report::default() },
             times: Times { submitted: now, admitted: None, first_token: None, last_token: None },
         }
@@ -103,8 +106,12 @@ impl Job {
         self.send(Event::Finished { choice, reason });
     }
 
-    /// Sends the report after all choices have ended.
+    /// Sends the report after all choices have ended. A client that left during the last step has it too: it is charged
+    /// for what was computed.
     pub(super) fn done(mut self) {
+        if !self.listening {
+            return self.give_up();
+        }
         let report = self.report.clone();
         self.send(Event::Done(report));
     }

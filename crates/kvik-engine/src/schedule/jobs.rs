@@ -15,7 +15,7 @@ use super::queue::Queue;
 use super::results::Results;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
-use super::turns::Turns;
+use super::turns::AllTurns;
 use crate::api::RequestError;
 
 /// Maximum number of background sequences that run at the same time.
@@ -28,7 +28,7 @@ pub(super) struct Jobs {
     /// Sequences with blocks.
     pub(super) running: Running,
     /// Virtual times, which decide which tenant is next.
-    pub(super) turns: Turns,
+    pub(super) turns: AllTurns,
     /// The requests of all sequences.
     pub(super) results: Results,
     /// What was spilled of sequences that were cut short, and their lifetimes, until the disk has noted their ends.
@@ -43,7 +43,7 @@ impl Jobs {
         Jobs {
             queue: Queue::default(),
             running: Running::default(),
-            turns: Turns::default(),
+            turns: AllTurns::default(),
             results: Results::new(vocabulary),
             cut_short: Vec::new(),
             parallel_max,
@@ -85,9 +85,25 @@ impl Jobs {
         }
     }
 
-    /// A tenant's virtual time, including what its running sequences still have to compute.
-    pub(super) fn time(&self, tenant: TenantId) -> f64 {
-        self.turns.time(tenant, self.running.missing(tenant))
+    /// A tenant's virtual time in the foreground, including what its running sequences still have to compute, or in the
+    /// background.
+    pub(super) fn time(&self, tenant: TenantId, background: bool) -> f64 {
+        let promised = if background { 0 } else { self.running.missing(tenant) };
+        self.turns.of(background).time(tenant, promised)
+    }
+
+    /// Charges computed rows of a running sequence to its tenant; those of idle time, which nobody asked for, to none.
+    pub(super) fn charge(&mut self, index: usize, rows: usize) {
+        let sequence = &self.running[index];
+        if !self.results.job(sequence.job).in_idle_time {
+            self.turns.of_mut(sequence.is_background()).charge(sequence.tenant, rows);
+        }
+    }
+
+    /// Whether a tenant has a sequence in the background or in the foreground.
+    fn serves(&self, tenant: TenantId, background: bool) -> bool {
+        let mut all = self.queue.sequences().chain(self.running.iter());
+        all.any(|sequence| sequence.tenant == tenant && sequence.is_background() == background)
     }
 
     /// The sequences that share blocks in one of these namespaces.
@@ -102,9 +118,9 @@ impl Jobs {
 
     /// Adds a sequence that waits. A tenant that had none gets no credit for its pause.
     pub(super) fn enqueue(&mut self, sequence: Sequence) {
-        let tenant = sequence.tenant;
-        if !self.queue.serves(tenant) && !self.running.serves(tenant) {
-            self.turns.come_back(tenant);
+        let (tenant, background) = (sequence.tenant, sequence.is_background());
+        if !self.serves(tenant, background) {
+            self.turns.of_mut(background).come_back(tenant);
         }
         self.queue.insert(sequence);
     }
@@ -267,6 +283,16 @@ mod tests {
         jobs.fail_all(&RequestError::Stopping, &mut cache);
         assert!(jobs.queue.is_empty() && jobs.results.is_empty() && !jobs.has_foreground());
         assert_eq!(cache.stats().free, 16);
+    }
+
+    #[test]
+    fn only_rows_of_the_foreground_count_there() {
+        let ((mut cache, namespace), mut jobs) = (cache(), jobs(4));
+        let ids = [false, true, false].map(|background| run(&mut jobs, &mut cache, namespace, background));
+        jobs.results.job(ids[2]).in_idle_time = true;
+        (0..3).for_each(|index| jobs.charge(index, 10));
+        let times = [false, true].map(|background| jobs.turns.of(background).time(TenantId(0), 0));
+        assert_eq!(times, [10.0, 10.0], "what idle time computes is charged to nobody");
     }
 
     #[test]

@@ -232,6 +232,7 @@ impl Scheduler {
     fn begin_step(&mut self) {
         let now = self.now();
         self.prefixes.ram.cache.set_now(now);
+        self.prefixes.disk.follow_wall_clock(now);
         self.jobs.cancel_closed(now, &mut self.prefixes.ram.cache);
     }
 
@@ -246,11 +247,11 @@ impl Scheduler {
         growth::start_forks(jobs, prefixes, runner);
         pressure::tighten(jobs, prefixes);
         forgetting::forget(jobs, prefixes, config, runner);
-        admission::grow_and_admit(jobs, prefixes, runner);
+        let lacks_room = admission::grow_and_admit(jobs, prefixes, runner);
         let now = prefixes.now();
         compute::end_stored(jobs, &mut prefixes.ram.cache, now);
-        let Jobs { queue, running, turns, .. } = jobs;
-        let budgets = shares.budgets(config, !queue.foreground().is_empty(), running);
+        let Jobs { running, turns, .. } = jobs;
+        let budgets = shares.budgets(config, lacks_room, running);
         let mut rows = divide_rows(running, turns, budgets);
         let mut head = if config.drafts_from(DraftSource::Head) { runner.head() } else { None };
         let followed_max = head.as_mut().map_or(0, |head| drafting::follow(&mut **head, running));

@@ -20,7 +20,7 @@ use kvik_model::batch::{
 use super::draft::Draft;
 use super::running::Running;
 use super::sequence::Sequence;
-use super::turns::Turns;
+use super::turns::{AllTurns, Turns};
 use crate::retain::{Ragged, TailViews};
 
 /// The rows of one step.
@@ -229,7 +229,7 @@ pub(super) struct Budgets {
 
 /// Divides the rows among the running sequences, without those of drafts. In a step with foreground rows, the
 /// background gets [its rows](super::background) after theirs are known.
-pub(super) fn divide_rows(running: &Running, turns: &Turns, budgets: Budgets) -> Vec<usize> {
+pub(super) fn divide_rows(running: &Running, turns: &AllTurns, budgets: Budgets) -> Vec<usize> {
     let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
     if let Some(suspect) = running.iter().position(Sequence::is_suspect) {
         let mut rows = vec![0; missing.len()];
@@ -240,11 +240,11 @@ pub(super) fn divide_rows(running: &Running, turns: &Turns, budgets: Budgets) ->
     let nobody_else = missing[..foreground].iter().all(|&missing| missing == 0);
     let background = if nobody_else { Some(budgets.background) } else { budgets.owed };
     if let Some(rows) = background {
-        return share(&missing, foreground..missing.len(), rows, running, turns);
+        return share(&missing, foreground..missing.len(), rows, running, turns.of(true));
     }
     let somebody_decodes = running.iter().take(foreground).any(|sequence| !sequence.in_prefill());
     let budget = if somebody_decodes { budgets.mixed } else { budgets.alone };
-    share(&missing, 0..foreground, budget, running, turns)
+    share(&missing, 0..foreground, budget, running, turns.of(false))
 }
 
 /// Rows of the running sequences `among`, `budget` of them for prefill; 0 for the others.
@@ -293,7 +293,7 @@ mod tests {
 
     /// As `rows`, with background sequences, whose rows come after those of the others.
     fn rows_beside(foreground: &[usize], background: &[usize]) -> Vec<usize> {
-        let (mut running, mut turns) = (Running::default(), Turns::default());
+        let (mut running, mut turns) = (Running::default(), AllTurns::default());
         let missing: Vec<usize> = foreground.iter().chain(background).copied().collect();
         for (job, &missing) in (0..).zip(&missing) {
             let is_background = job as usize >= foreground.len();
@@ -304,7 +304,7 @@ mod tests {
                 prompt_len: 39,
                 ..sequence
             });
-            turns.charge(TenantId(job), 100 - job as usize);
+            turns.of_mut(is_background).charge(TenantId(job), 100 - job as usize);
         }
         let budgets = Budgets { alone: 16, mixed: 8, background: 8, owed: None };
         let mut divided = divide_rows(&running, &turns, budgets);

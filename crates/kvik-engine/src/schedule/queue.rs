@@ -1,7 +1,8 @@
 //! The queue: sequences without blocks, oldest first, and which of them may be admitted next.
 //!
 //! Preempted sequences come first, oldest first: their clients are already reading. Then tenants take
-//! [turns](super::turns). The requests of one tenant are ordered as follows:
+//! [turns](super::turns), also with the choices of a running request that found no place beside it: otherwise the many
+//! choices of one request would come before all tenants. The requests of one tenant are ordered as follows:
 //! 1. Those that have waited long enough, oldest first: [`OVERTAKEN_MAX`] younger requests with more than [`PATIENCE`]
 //!    times their own work have overtaken them, or they were refused [`OVERTAKEN_MAX`] times because they did not fit.
 //!    Neither these nor preempted sequences can be overtaken: while the first does not fit, no sequence is admitted.
@@ -93,7 +94,7 @@ pub(super) struct Candidate {
 pub(super) struct Facts<'a> {
     /// Leading tokens of a sequence that need not be computed.
     pub(super) known: &'a dyn Fn(&Sequence) -> Known,
-    /// A tenant's virtual time.
+    /// A tenant's virtual time, in the foreground or in the background, whichever the candidates are of.
     pub(super) time: &'a dyn Fn(TenantId) -> f64,
     /// Number of loads that may start.
     pub(super) loads: usize,
@@ -157,11 +158,6 @@ impl Queue {
     /// Whether a waiting sequence will run in this namespace.
     pub(super) fn awaits(&self, namespace: NamespaceId) -> bool {
         self.sequences().any(|sequence| sequence.sharing == Sharing::Namespace(namespace))
-    }
-
-    /// Whether a tenant has a foreground sequence here.
-    pub(super) fn serves(&self, tenant: TenantId) -> bool {
-        self.foreground().iter().any(|waiting| waiting.sequence.tenant == tenant)
     }
 
     /// Whether a sequence waits for `load`.
@@ -288,9 +284,9 @@ impl Waiting {
         }
     }
 
-    /// Whether the sequence was never admitted.
+    /// Whether the sequence never ran. Its request may have begun, with another choice.
     fn is_new(&self) -> bool {
-        !self.sequence.started
+        !self.sequence.has_run()
     }
 
     /// Holds the sequence for `source`, a running sequence that is about to compute more of its tokens than are known.
@@ -423,10 +419,14 @@ mod tests {
         check(&[2, 1, 0, 0, 1, 2], [0, 0, 0, 4, 4, 4], &[3, 4, 5, 0, 1, 2]);
     }
 
+    /// This sequence after it ran.
+    fn preempted(job: JobId, sequence: Sequence) -> Sequence {
+        Sequence { job, id: SeqId(1), started: true, ..sequence }
+    }
+
     #[test]
     fn preempted_sequences_come_first_and_stop_the_others() {
-        let preempted =
-            |job| Sequence { job: JobId(job), started: true, ..Sequence::fake(TenantId(3), vec![1; 9]) };
+        let preempted = |job| preempted(JobId(job), Sequence::fake(TenantId(3), vec![1; 9]));
         let mut queue = queue(&[0, 1]);
         [9, 7, 8].into_iter().for_each(|job| queue.insert(preempted(job)));
         assert!(queue.sequences().is_sorted_by_key(|sequence| sequence.job));
@@ -444,8 +444,21 @@ mod tests {
         candidates.iter().map(|candidate| candidate.key.0.0).collect()
     }
 
-    fn in_background(job: u64, started: bool) -> Sequence {
-        Sequence { job: JobId(job), started, ..Sequence::fake_in(true, TenantId(3), vec![1; 9]) }
+    #[test]
+    fn choices_that_never_ran_take_turns() {
+        let mut queue = queue(&[0, 1]);
+        let parent = preempted(JobId(9), Sequence::fake(TenantId(3), vec![1; 9]));
+        (1..4).for_each(|choice| queue.insert(parent.sibling(choice)));
+        assert_eq!(admitted(&mut queue, &|_| 0, &|_| true), [0, 1, 9, 9, 9]);
+        assert_eq!(queue.new_requests().count(), 0, "a request that has begun is not new");
+    }
+
+    fn in_background(job: u64, has_run: bool) -> Sequence {
+        let sequence = Sequence::fake_in(true, TenantId(3), vec![1; 9]);
+        match has_run {
+            true => preempted(JobId(job), sequence),
+            false => Sequence { job: JobId(job), ..sequence },
+        }
     }
 
     #[test]
@@ -453,13 +466,12 @@ mod tests {
         let mut queue = Queue::default();
         [(7, false), (6, false), (9, true)]
             .into_iter()
-            .for_each(|(job, started)| queue.insert(in_background(job, started)));
+            .for_each(|(job, has_run)| queue.insert(in_background(job, has_run)));
         for job in [8, 10] {
             let sequence = Sequence::fake(TenantId(0), vec![1; 9]);
             queue.insert(Sequence { job: JobId(job), ..sequence });
         }
         assert_eq!(queue.oldest_foreground().map(|sequence| sequence.job.0), Some(8));
-        assert!(queue.serves(TenantId(0)) && !queue.serves(TenantId(3)), "it is owed no turn");
         assert_eq!(admitted(&mut queue, &|_| 0, &|_| true), [8, 10]);
         assert_eq!(background(&queue), [9, 6], "of those that were preempted first, then the oldest");
     }

@@ -262,7 +262,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::api::Event;
+    use crate::api::{Event, Report};
 
     /// The names of the events that requests got, in order.
     #[derive(Clone, Default)]
@@ -304,6 +304,24 @@ mod tests {
         }
     }
 
+    /// A client that leaves with the first event.
+    struct Leaving(Log);
+
+    impl EventSink for Leaving {
+        fn send(&mut self, _: Event) -> bool {
+            self.0.note("a", "left");
+            false
+        }
+
+        fn given_up(&mut self, report: &Report) {
+            self.0.note("a", &format!("owes {} tokens", report.generated_tokens));
+        }
+
+        fn is_closed(&self) -> bool {
+            false
+        }
+    }
+
     fn results() -> Results {
         Results::new(Arc::new(Vocabulary::new::<&[u8]>([])))
     }
@@ -324,6 +342,20 @@ mod tests {
         results.notify_finished();
         assert_eq!(log.taken(), ["a done"]);
         assert!(results.is_empty());
+    }
+
+    #[test]
+    fn a_client_that_leaves_at_the_last_token_is_charged_for_it() {
+        let (log, mut results) = (Log::default(), results());
+        let id = results.open(Box::new(Leaving(log.clone())), 3, 1, AT(0));
+        let job = results.job(id);
+        job.token(AT(1));
+        job.text(0, "last".to_owned(), Vec::new());
+        job.finished(0, FinishReason::Length);
+        let job = results.remove(id).unwrap();
+        results.finish(id, job, AT(1));
+        results.notify_finished();
+        assert_eq!(log.taken(), ["a left", "a owes 1 tokens"]);
     }
 
     #[test]

@@ -139,16 +139,8 @@ impl Running {
     /// Number of rows that the foreground sequences of a tenant still have to compute. Background sequences do not
     /// count: it is not known when they will.
     pub(super) fn missing(&self, tenant: TenantId) -> usize {
-        self.foreground_of(tenant).map(Sequence::missing).sum()
-    }
-
-    /// Whether a tenant has a foreground sequence here.
-    pub(super) fn serves(&self, tenant: TenantId) -> bool {
-        self.foreground_of(tenant).next().is_some()
-    }
-
-    fn foreground_of(&self, tenant: TenantId) -> impl Iterator<Item = &Sequence> {
-        self.sequences[..self.foreground()].iter().filter(move |sequence| sequence.tenant == tenant)
+        let foreground = &self.sequences[..self.foreground()];
+        foreground.iter().filter(|sequence| sequence.tenant == tenant).map(Sequence::missing).sum()
     }
 
     /// Number of blocks to leave free so that at least one sequence can compress under memory pressure, among the
@@ -248,6 +240,5 @@ mod tests {
         (0..3).for_each(|job| running.insert(sequence(job, 0)));
         running[0].stored = 4;
         assert_eq!([0, 1, 2].map(|tenant| running.missing(TenantId(tenant))), [6, 5, 0]);
-        assert_eq!([0, 1, 2].map(|tenant| running.serves(TenantId(tenant))), [true, true, false]);
     }
 }

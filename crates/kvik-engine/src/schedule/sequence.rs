@@ -27,7 +27,7 @@ const SHOWN_RANGES_MAX: usize = 1 << 18;
 /// A sequence, waiting or running.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// Its id in the cache; a new one each time it is admitted.
+    /// Its id in the cache; a new one each time it is admitted, and 0 before that.
     pub(super) id: SeqId,
     pub(super) job: JobId,
     pub(super) choice: u32,
@@ -58,7 +58,7 @@ pub(super) struct Sequence {
     pub(super) spilled: Spilled,
     /// Number of rows that other prefills got during its own.
     pub(super) overtaken: usize,
-    /// True if it was ever admitted.
+    /// True if it was ever admitted, or the choice that it continues.
     pub(super) started: bool,
     pub(super) ended: Option<FinishReason>,
 }
@@ -137,7 +137,7 @@ impl Sequence {
 
     /// The part of its tokens to fetch from the tiers below RAM, which has `known` tokens of it.
     pub(super) fn wanted(&self, namespace: NamespaceId, known: usize) -> Wanted<'_> {
-        Wanted { namespace, tokens: &self.tokens[..self.reuse_max()], known, ttl: self.lifetime.ttl }
+        Wanted { namespace, tokens: self.reusable(), known, ttl: self.lifetime.ttl }
     }
 
     /// Ends the sequence in the cache. Its blocks stay there, unless it is private.
@@ -169,6 +169,11 @@ impl Sequence {
         self.stored = 0;
         self.pooled = Pooled::default();
         self.forgetting = self.forgetting.take().map(|forgetting| Box::new(forgetting.anew()));
+    }
+
+    /// True if it ever had blocks: a choice that starts with the first token of another has none until it is admitted.
+    pub(super) fn has_run(&self) -> bool {
+        self.id != SeqId(0)
     }
 
     /// True if it must be alone in a batch.
@@ -320,6 +325,11 @@ impl Sequence {
     pub(super) fn reuse_max(&self) -> usize {
         let observed = self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.reuse_max());
         observed.min(self.unobserved_reuse_max())
+    }
+
+    /// The tokens that may come from the cache.
+    pub(super) fn reusable(&self) -> &[Token] {
+        &self.tokens[..self.reuse_max()]
     }
 
     /// The token from which on it must compute in order to observe attention; `usize::MAX` if it observes none.

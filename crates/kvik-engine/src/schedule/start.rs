@@ -44,9 +44,9 @@ pub(super) fn start(waiting: Waiting, id: SeqId, reused: Reused, jobs: &mut Jobs
     let now = prefixes.now();
     let Waiting { mut sequence, fetch, .. } = waiting;
     let stop = why(&sequence, reused, fetch, &jobs.running, prefixes);
-    if !sequence.is_background() {
-        jobs.turns.admitted(jobs.time(sequence.tenant));
-    }
+    let (tenant, background) = (sequence.tenant, sequence.is_background());
+    let time = jobs.time(tenant, background);
+    jobs.turns.of_mut(background).admitted(tenant, time);
     let results = &mut jobs.results;
     let job = results.job(sequence.job);
     let cached = reused.tokens.min(sequence.prompt_len).saturating_sub(sequence.furthest);
@@ -79,7 +79,10 @@ fn why(
         let roots = prefixes.tenants.namespaces.roots(namespace);
         prefixes.disk.miss_reason(roots, &sequence.tokens, reused.stop, reused.tokens)
     };
-    let coming = || is_coming(sequence, reused.tokens, running).then_some(StopReason::StillComputing);
+    let coming = || {
+        let is_coming = is_coming(sequence, reused.tokens, running, &prefixes.ram.auxiliary);
+        is_coming.then_some(StopReason::StillComputing)
+    };
     match reused.stop {
         stop if sequence.pools_all() && stop != StopReason::Private => StopReason::Pooled,
         _ if reused.tokens == sequence.observed_from() => StopReason::Retained,

@@ -2,7 +2,7 @@
 
 use crate::fake::*;
 use kvik_cache::{TenantId, Token};
-use kvik_engine::api::{Event, Request};
+use kvik_engine::api::{Event, Pace, Request};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::TenantPart;
 
@@ -129,6 +129,54 @@ fn an_idle_tenant_accumulates_no_credit() {
     }
     let others = admitted(&busy) - before;
     assert!((38..=42).contains(&others), "{others} of the other tenant beside 40");
+}
+
+/// The first two choices take both places, and the others wait for their tenant's turn.
+#[test]
+fn the_choices_of_one_request_come_before_no_other_tenant() {
+    let mut world = World::new(EngineConfig { choices_max: 16, ..narrow(2) }, 400);
+    let many = world.submit(Request { choices: 16, ..by(1, prompt(1, 40), 20) });
+    (0..5).for_each(|_| world.step());
+    let single = world.submit(by(2, prompt(7, 40), 4));
+    while !is_admitted(&single) {
+        world.step();
+    }
+    let ended = many.events().iter().filter(|event| matches!(event, Event::Finished { .. })).count();
+    assert!(ended <= 2, "{ended} choices had ended before");
+    world.settle();
+    assert_eq!(many.answer().unwrap().choices.len(), 16);
+}
+
+/// Rows that are promised to prompts whose clients go are never computed, and nobody waits for them.
+#[test]
+fn cancelled_prompts_delay_no_other_tenant() {
+    for comes_before in [false, true] {
+        let mut world = World::new(narrow(4), 1000);
+        let _stream = world.submit(by(1, prompt(1, 20), 3000));
+        let long: Vec<Client> = (0..3).map(|i| world.submit(by(1, prompt(10 + i, 2000), 4))).collect();
+        (0..3).for_each(|_| world.step());
+        assert_eq!(admitted(&long), 3);
+        let ask = |world: &mut World| world.submit(by(2, prompt(7, 40), 4));
+        let early = comes_before.then(|| ask(&mut world));
+        long.iter().for_each(Client::close);
+        let flood = flood(&mut world, 1, 100, 40);
+        let single = early.unwrap_or_else(|| ask(&mut world));
+        let others = admitted_before(&mut world, &single, &flood);
+        assert!(others <= 4, "{others} were admitted first, of a tenant that came before: {comes_before}");
+    }
+}
+
+#[test]
+fn background_rows_do_not_count_in_the_foreground() {
+    let mut world = World::new(narrow(1), 400);
+    world.submit(Request { background: Some(Pace::default()), ..by(1, prompt(1, 2000), 4) });
+    world.settle();
+    let floods = [1, 2].map(|tenant| flood(&mut world, tenant, 50, 40));
+    while admitted(&floods[0]) < 20 {
+        world.step();
+    }
+    let others = admitted(&floods[1]);
+    assert!((18..=22).contains(&others), "{others} of the other tenant beside 20");
 }
 
 /// Runs all requests; returns the order in which they were admitted.

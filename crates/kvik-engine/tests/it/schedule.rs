@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::fake::*;
-use kvik_cache::{PrefixOrder, StopReason, Token};
+use kvik_cache::{AuxiliaryState, PrefixOrder, Reach, StopReason, Token, Windows};
 use kvik_engine::api::{Event, FinishReason, LineLimits, Repetition, Request, RequestError, Sampling};
 use kvik_engine::config::EngineConfig;
 use kvik_text::stream::{TokenKind, Vocabulary};
@@ -106,17 +106,50 @@ fn the_tail_of_a_running_sequence_is_reused() {
     assert_eq!(first.answer().unwrap().choices, solo(&endless(prompt(1, 40), 60)).choices);
 }
 
+/// Tokens of a prefix of 100 that a short request reuses of a long one that is read since so many steps, and why no more.
+fn shares_with_a_long_prompt(auxiliary: AuxiliaryState, since: usize) -> (usize, StopReason) {
+    let mut world = World::new(EngineConfig { auxiliary, draft_rows_max: 0, ..config() }, 400);
+    let (prefix, mut other) = (prompt(1, 100), prompt(2, 10));
+    let long = world.submit(endless([prefix.clone(), prompt(3, 2000)].concat(), 1));
+    (0..since).for_each(|_| world.step());
+    other[0] = prompt(3, 1)[0] ^ 1;
+    let short = world.submit(endless([prefix, other].concat(), 1));
+    (0..8).for_each(|_| world.step());
+    assert!(!long.has_ended(), "33 steps are needed for it");
+    let report = short.answer().expect("it waits for what both share alone").report;
+    world.settle();
+    (report.cached_tokens, report.cache.unwrap())
+}
+
 #[test]
 fn a_request_waits_for_a_shared_prefix_only() {
-    let mut world = World::new(config(), 400);
-    let prefix = prompt(1, 96);
-    let long = world.submit(endless([prefix.clone(), prompt(2, 2000)].concat(), 1));
-    world.step();
-    let short = world.submit(endless([prefix, prompt(3, 10)].concat(), 1));
-    (0..4).for_each(|_| world.step());
-    assert!(!long.has_ended(), "33 steps are needed for it");
-    assert_eq!(short.answer().unwrap().report.cached_tokens, 96);
-    world.settle();
+    let none = AuxiliaryState::default();
+    let state = AuxiliaryState { block_bytes: BLOCK_BYTES, state_bytes: BLOCK_BYTES + 40, ..none };
+    let windows = Some(Windows { reach: Reach::Last(32), part_bytes: 64, step_positions: 64 });
+    let windows = AuxiliaryState { block_bytes: BLOCK_BYTES, windows, ..none };
+    let (diverged, no_state) = (StopReason::Diverged, StopReason::NoStateKept);
+    let early = [none, state, windows].map(|auxiliary| shares_with_a_long_prompt(auxiliary, 1));
+    assert_eq!(early, [(100, diverged), (96, no_state), (100, diverged)], "a state is kept after a block");
+    // The long one has passed; of its states, one is before that: the last of the doubling distances from its end.
+    let late = [none, state, windows].map(|auxiliary| shares_with_a_long_prompt(auxiliary, 4));
+    assert_eq!(late, [(100, diverged), (32, no_state), (0, StopReason::WindowDropped)]);
+}
+
+/// It waits for the prompt itself and for no place: fewer rows would delay it too.
+#[test]
+fn an_equal_request_does_not_slow_down_the_prompt_that_it_waits_for() {
+    let steps = |equal: usize| {
+        let mut world = World::new(config(), 400);
+        let _stream = world.submit(endless(prompt(1, 10), 300));
+        world.step();
+        let clients: Vec<Client> = (0..equal).map(|_| world.submit(endless(prompt(2, 640), 1))).collect();
+        let count = (1..300).find(|_| {
+            world.step();
+            clients[0].has_ended()
+        });
+        count.expect("the prompt is computed")
+    };
+    assert_eq!(steps(2), steps(1));
 }
 
 #[test]
