@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvik_cache::Token;
 
@@ -43,9 +43,34 @@ struct Owned {
 struct AtPlace {
     answers: Vec<Arc<[Token]>>,
     used: u64,
-    until: Option<Instant>,
+    life: AnswerLife,
     /// Read from the log that another process writes: gone when it is no longer in it.
     is_read: bool,
+}
+
+/// How long answers last, as their blocks do: after their last use for the longest time that any of their users asks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AnswerLife {
+    /// For ever, if there is none.
+    ttl: Option<Duration>,
+    used_at: Instant,
+}
+
+impl AnswerLife {
+    /// A use now, by a request with this time to live.
+    pub(super) fn used_now(ttl: Option<Duration>) -> AnswerLife {
+        AnswerLife { ttl, used_at: Instant::now() }
+    }
+
+    /// The life after one more use.
+    fn and(self, use_: AnswerLife) -> AnswerLife {
+        let ttl = self.ttl.zip(use_.ttl).map(|(kept, asked)| kept.max(asked));
+        AnswerLife { ttl, used_at: self.used_at.max(use_.used_at) }
+    }
+
+    fn has_ended(self, now: Instant) -> bool {
+        self.ttl.is_some_and(|ttl| now.saturating_duration_since(self.used_at) >= ttl)
+    }
 }
 
 impl AtPlace {
@@ -55,10 +80,10 @@ impl AtPlace {
 }
 
 impl AnswerBook {
-    /// Adds an answer, which lasts `until` then; returns whether it is to be written to disk.
-    pub(super) fn add(&mut self, answer: &LoggedAnswer, until: Option<Instant>) -> bool {
-        let is_new = self.insert(answer, until, false);
-        is_new && until.is_none() && !self.in_memory.contains(&answer.owner)
+    /// Adds an answer with this life; returns whether it is to be written to disk.
+    pub(super) fn add(&mut self, answer: &LoggedAnswer, life: AnswerLife) -> bool {
+        let is_new = self.insert(answer, life, false);
+        is_new && life.ttl.is_none() && !self.in_memory.contains(&answer.owner)
     }
 
     /// Takes what the log has that another process, or an earlier one, has written.
@@ -72,15 +97,15 @@ impl AnswerBook {
             }
         };
         for answer in &answers {
-            self.insert(answer, None, true);
+            self.insert(answer, AnswerLife::used_now(None), true);
         }
     }
 
-    fn insert(&mut self, answer: &LoggedAnswer, until: Option<Instant>, is_read: bool) -> bool {
+    fn insert(&mut self, answer: &LoggedAnswer, life: AnswerLife, is_read: bool) -> bool {
         let LoggedAnswer { owner, place, tokens } = answer;
         self.uses += 1;
-        let mut at =
-            self.take(owner, place).unwrap_or(AtPlace { answers: Vec::new(), used: 0, until, is_read });
+        let there = self.take(owner, place).filter(|at| !at.life.has_ended(life.used_at));
+        let mut at = there.unwrap_or(AtPlace { answers: Vec::new(), used: 0, life, is_read });
         let known = at.answers.iter().position(|known| known == tokens);
         if let Some(index) = known {
             at.answers.remove(index);
@@ -90,8 +115,7 @@ impl AnswerBook {
         at.answers.drain(..surplus);
         at.used = self.uses;
         // The longest life counts, and an answer of this process is its own.
-        let lasts = at.until.is_none() || until.is_none();
-        at.until = if lasts { None } else { at.until.max(until) };
+        at.life = at.life.and(life);
         at.is_read &= is_read;
         self.put(*owner, *place, at);
         self.make_room(owner);
@@ -111,27 +135,28 @@ impl AnswerBook {
         lengths
     }
 
-    /// The answers behind these places, which are ascending; they count as used.
-    pub(super) fn at(
-        &mut self,
-        owner: &AnswerOwner,
-        places: &[AnswerKey],
-        now: Instant,
-    ) -> Vec<Continuation> {
+    /// The answers behind these places, which are ascending, that have not expired. Changes nothing: whoever computes with
+    /// them [uses](AnswerBook::use_at) them.
+    pub(super) fn at(&self, owner: &AnswerOwner, places: &[AnswerKey], now: Instant) -> Vec<Continuation> {
+        let Some(owned) = self.owners.get(owner) else { return Vec::new() };
         let mut found = Vec::new();
         for place in places {
-            let Some(mut at) = self.take(owner, place) else { continue };
-            if at.until.is_some_and(|until| until <= now) {
-                continue;
-            }
-            self.uses += 1;
-            at.used = self.uses;
+            let Some(at) = owned.places.get(place).filter(|at| !at.life.has_ended(now)) else { continue };
             let one =
                 |tokens: &Arc<[Token]>| Continuation { at: place.bytes as usize, tokens: tokens.clone() };
             found.extend(at.answers.iter().map(one));
-            self.put(*owner, *place, at);
         }
         found
+    }
+
+    /// Counts a use of the answers behind these places. What is in use does not expire, however long that takes.
+    pub(super) fn use_at(&mut self, owner: &AnswerOwner, places: &[AnswerKey], life: AnswerLife) {
+        for place in places {
+            let Some(mut at) = self.take(owner, place) else { continue };
+            self.uses += 1;
+            (at.used, at.life) = (self.uses, at.life.and(life));
+            self.put(*owner, *place, at);
+        }
     }
 
     /// Drops the answers behind these places.
@@ -167,7 +192,7 @@ impl AnswerBook {
     /// Whether an answer is known and to be on disk.
     pub(super) fn is_durable(&self, answer: &LoggedAnswer) -> bool {
         let at = self.owners.get(&answer.owner).and_then(|owned| owned.places.get(&answer.place));
-        let has = at.is_some_and(|at| at.until.is_none() && at.answers.contains(&answer.tokens));
+        let has = at.is_some_and(|at| at.life.ttl.is_none() && at.answers.contains(&answer.tokens));
         has && !self.in_memory.contains(&answer.owner)
     }
 
@@ -176,7 +201,7 @@ impl AnswerBook {
         let owners = self.owners.iter().filter(|(owner, _)| !self.in_memory.contains(*owner));
         let places =
             owners.flat_map(|(owner, owned)| owned.places.iter().map(move |(place, at)| (owner, place, at)));
-        let mut places: Vec<_> = places.filter(|(_, _, at)| at.until.is_none()).collect();
+        let mut places: Vec<_> = places.filter(|(_, _, at)| at.life.ttl.is_none()).collect();
         places.sort_unstable_by_key(|(_, _, at)| at.used);
         let answers = places.into_iter().flat_map(|(owner, place, at)| {
             let one =
@@ -227,15 +252,17 @@ impl AnswerBook {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn answer(owner: u8, bytes: u32, tokens: &[Token]) -> LoggedAnswer {
         LoggedAnswer { owner: [owner; 16], place: AnswerKey { bytes, hash: [7; 16] }, tokens: tokens.into() }
     }
 
-    fn found(book: &mut AnswerBook, owner: u8, bytes: u32) -> Vec<Vec<Token>> {
+    fn lasting(secs: Option<u64>) -> AnswerLife {
+        AnswerLife::used_now(secs.map(Duration::from_secs))
+    }
+
+    fn found(book: &AnswerBook, owner: u8, bytes: u32) -> Vec<Vec<Token>> {
         let places = [AnswerKey { bytes, hash: [7; 16] }];
         let found = book.at(&[owner; 16], &places, Instant::now());
         found.iter().map(|one| one.tokens.to_vec()).collect()
@@ -244,32 +271,32 @@ mod tests {
     #[test]
     fn answers_belong_to_their_owner_and_their_place() {
         let mut book = AnswerBook::default();
-        assert!(book.add(&answer(1, 5, &[1, 2]), None));
-        assert!(!book.add(&answer(1, 5, &[1, 2]), None), "it is there already");
-        assert!(book.add(&answer(1, 5, &[3]), None));
-        assert_eq!(found(&mut book, 1, 5), [vec![1, 2], vec![3]]);
-        assert!(found(&mut book, 2, 5).is_empty() && found(&mut book, 1, 6).is_empty());
+        assert!(book.add(&answer(1, 5, &[1, 2]), lasting(None)));
+        assert!(!book.add(&answer(1, 5, &[1, 2]), lasting(None)), "it is there already");
+        assert!(book.add(&answer(1, 5, &[3]), lasting(None)));
+        assert_eq!(found(&book, 1, 5), [vec![1, 2], vec![3]]);
+        assert!(found(&book, 2, 5).is_empty() && found(&book, 1, 6).is_empty());
         for token in 0..9 {
-            book.add(&answer(1, 5, &[token]), None);
+            book.add(&answer(1, 5, &[token]), lasting(None));
         }
-        assert_eq!(found(&mut book, 1, 5), [[5], [6], [7], [8]]);
+        assert_eq!(found(&book, 1, 5), [[5], [6], [7], [8]]);
         book.drop_at(&[1; 16], [answer(1, 5, &[]).place]);
-        assert_eq!((found(&mut book, 1, 5).len(), book.bytes), (0, 0));
+        assert_eq!((found(&book, 1, 5).len(), book.bytes), (0, 0));
     }
 
     #[test]
     fn an_owner_with_many_answers_takes_no_room_of_others() {
         let mut book = AnswerBook::default();
-        book.add(&answer(1, 5, &[1]), None);
+        book.add(&answer(1, 5, &[1]), lasting(None));
         let long = vec![0; 1 << 18];
         for at in 0..64 {
-            book.add(&answer(2, at, &long), None);
+            book.add(&answer(2, at, &long), lasting(None));
         }
         assert!(book.bytes <= BYTES_MAX);
-        assert_eq!((found(&mut book, 1, 5).len(), found(&mut book, 2, 63).len()), (1, 1));
-        assert!(found(&mut book, 2, 0).is_empty());
+        assert_eq!((found(&book, 1, 5).len(), found(&book, 2, 63).len()), (1, 1));
+        assert!(found(&book, 2, 0).is_empty());
         for at in 0..2 * PLACES_MAX as u32 {
-            book.add(&answer(3, at, &[1]), None);
+            book.add(&answer(3, at, &[1]), lasting(None));
         }
         assert_eq!(book.lengths(&[3; 16]).len(), PLACES_MAX);
     }
@@ -277,26 +304,51 @@ mod tests {
     #[test]
     fn what_expires_or_stays_in_memory_is_not_written() {
         let mut book = AnswerBook::default();
-        let now = Instant::now();
-        assert!(!book.add(&answer(1, 5, &[1]), Some(now)));
-        assert!(found(&mut book, 1, 5).is_empty(), "it has expired");
-        assert!(!book.add(&answer(1, 6, &[1]), Some(now + Duration::from_secs(3600))));
-        assert_eq!((found(&mut book, 1, 6).len(), book.durable().len()), (1, 0));
-        book.add(&answer(2, 5, &[1]), None);
+        assert!(!book.add(&answer(1, 5, &[1]), lasting(Some(0))));
+        assert!(found(&book, 1, 5).is_empty(), "it has expired");
+        assert!(!book.add(&answer(1, 6, &[1]), lasting(Some(3600))));
+        assert_eq!((found(&book, 1, 6).len(), book.durable().len()), (1, 0));
+        book.add(&answer(2, 5, &[1]), lasting(None));
         assert!(book.keep_in_memory(HashSet::from([[2; 16], [3; 16]])));
-        assert!(!book.add(&answer(3, 5, &[1]), None));
+        assert!(!book.add(&answer(3, 5, &[1]), lasting(None)));
         assert!(book.durable().is_empty() && !book.is_durable(&answer(2, 5, &[1])));
-        assert_eq!(found(&mut book, 3, 5).len(), 1);
+        assert_eq!(found(&book, 3, 5).len(), 1);
+    }
+
+    #[test]
+    fn a_use_restarts_a_life_and_the_longest_one_counts() {
+        let (place, began) = (answer(1, 5, &[]).place, Instant::now());
+        let used = |minute: u64, ttl: Option<u64>| AnswerLife {
+            ttl: ttl.map(|minutes| Duration::from_secs(60 * minutes)),
+            used_at: began + Duration::from_secs(60 * minute),
+        };
+        for (uses, then, expect) in [
+            (vec![], 59, true),
+            (vec![], 60, false),
+            (vec![used(50, Some(1))], 109, true),
+            (vec![used(50, Some(1))], 110, false),
+            (vec![used(50, Some(90))], 139, true),
+            (vec![used(50, None)], 10_000, true),
+            (vec![used(100, Some(1))], 159, true),
+        ] {
+            let mut book = AnswerBook::default();
+            book.add(&answer(1, 5, &[1]), used(0, Some(60)));
+            for &life in &uses {
+                book.use_at(&[1; 16], &[place], life);
+            }
+            let found = !book.at(&[1; 16], &[place], used(then, None).used_at).is_empty();
+            assert_eq!(found, expect, "minute {then}, {uses:?}");
+        }
     }
 
     #[test]
     fn what_was_read_goes_with_its_file() {
         let mut book = AnswerBook::default();
         book.take_news(Some(LogNews::Added(vec![answer(1, 5, &[1]), answer(1, 6, &[1])])));
-        book.add(&answer(1, 6, &[2]), None);
-        assert_eq!(found(&mut book, 1, 5).len(), 1);
+        book.add(&answer(1, 6, &[2]), lasting(None));
+        assert_eq!(found(&book, 1, 5).len(), 1);
         book.take_news(Some(LogNews::Replaced(Vec::new())));
-        assert_eq!((found(&mut book, 1, 5).len(), found(&mut book, 1, 6).len()), (0, 2));
+        assert_eq!((found(&book, 1, 5).len(), found(&book, 1, 6).len()), (0, 2));
         book.clear(Some(&[1; 16]));
         assert_eq!((book.lengths(&[1; 16]).len(), book.bytes), (0, 0));
     }

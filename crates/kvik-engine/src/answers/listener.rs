@@ -30,6 +30,7 @@ impl AnswerListener {
         let lead = request.prompt[request.prompt.len().saturating_sub(prompt.lead)..].to_vec();
         let choices = vec![lead; request.choices as usize];
         let (answers, ttl) = (answers.clone(), request.lifetime.ttl);
+        answers.use_in(&prompt, ttl);
         Box::new(AnswerListener { sink, answers, prompt, ttl, choices })
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,17 +10,15 @@ use std::time::{Duration, Instant};
 use kvik_cache::Token;
 use kvik_text::stream::{TokenKind, Vocabulary};
 
-use super::book::AnswerBook;
+use super::book::{AnswerBook, AnswerLife};
 use super::bytes::TokenBytes;
 use super::splice::{Spliced, spliced};
 use crate::api::{AnswerKey, AnswerOwner, Request, Retokenised, Wants};
-use crate::store::answer_log::{AnswerLog, LoggedAnswer, TOKENS_MAX, owner_of};
+use crate::store::answer_log::{AnswerLog, LOOK_EVERY, LogNews, LoggedAnswer, TOKENS_MAX, owner_of};
 
 /// Tokens behind the last control token of a prompt, at most, that are recorded with its answer: a tokenizer may join the end
 /// of a template's text with it.
 const LEAD_MAX: usize = 16;
-/// Longest life of an answer that has one.
-const TTL_MAX: Duration = Duration::from_secs(1 << 32);
 
 /// The answers that were generated.
 pub(crate) struct GeneratedAnswers {
@@ -36,7 +34,8 @@ struct SharedAnswers {
     log: Option<Mutex<AnswerLog>>,
 }
 
-/// The thread that appends to the log, so that the engine's thread never waits for a disk.
+/// The thread that appends to the log and reads what others append, so that neither the engine's thread nor a request
+/// waits for a disk.
 struct LogWriter {
     commands: Option<Sender<LogCommand>>,
     thread: Option<JoinHandle<()>>,
@@ -63,8 +62,8 @@ impl GeneratedAnswers {
     ) -> std::io::Result<GeneratedAnswers> {
         let log = path.map(|path| Mutex::new(AnswerLog::new(path, digest(&vocabulary))));
         let known = Arc::new(SharedAnswers { book: Mutex::default(), log });
-        let writer = known.log.is_some().then(|| LogWriter::start(known.clone())).transpose()?;
         known.follow();
+        let writer = known.log.is_some().then(|| LogWriter::start(known.clone())).transpose()?;
         Ok(GeneratedAnswers { vocabulary, context_tokens, known, writer })
     }
 
@@ -77,7 +76,6 @@ impl GeneratedAnswers {
         if !is_asked || !keeps || request.retokenised.is_some() {
             return;
         }
-        self.known.follow();
         let (owner, key) = keys(request.salt);
         let own = TokenBytes::of(&request.prompt, &self.vocabulary);
         let lengths = locked(&self.known.book).lengths(&owner);
@@ -91,7 +89,11 @@ impl GeneratedAnswers {
         let bytes = u32::try_from(own.bytes.len() - recorded.len()).unwrap_or(u32::MAX);
         let Some(&place) = self::places(&own.bytes, &[bytes], &key).first() else { return };
         request.prompt = tokens;
-        request.retokenised = Some(Retokenised { tokens: changed, owner, place, lead });
+        let is_used = |place: &AnswerKey| {
+            continuations.binary_search_by_key(&(place.bytes as usize), |one| one.at).is_ok()
+        };
+        let used = places.into_iter().filter(is_used).collect();
+        request.retokenised = Some(Retokenised { tokens: changed, owner, place, lead, used });
     }
 
     /// Number of tokens behind the last control token of a prompt, with which the record of its answer begins. A prompt that
@@ -101,12 +103,21 @@ impl GeneratedAnswers {
         tokens.iter().rev().take(LEAD_MAX).position(is_control).unwrap_or(0)
     }
 
+    /// Counts a use of the answers in a prompt by a request with this time to live, which begins.
+    pub(crate) fn use_in(&self, prompt: &Retokenised, ttl: Option<Duration>) {
+        locked(&self.known.book).use_at(&prompt.owner, &prompt.used, AnswerLife::used_now(ttl));
+    }
+
     /// Remembers an answer: the lead of its prompt and what was generated behind it, for as long as the blocks are kept.
     pub(crate) fn remember(&self, prompt: &Retokenised, mut tokens: Vec<Token>, ttl: Option<Duration>) {
         tokens.truncate(TOKENS_MAX);
         let answer = LoggedAnswer { owner: prompt.owner, place: prompt.place, tokens: tokens.into() };
-        let until = ttl.map(|ttl| Instant::now() + ttl.min(TTL_MAX));
-        let is_durable = locked(&self.known.book).add(&answer, until);
+        let life = AnswerLife::used_now(ttl);
+        let is_durable = {
+            let mut book = locked(&self.known.book);
+            book.use_at(&prompt.owner, &prompt.used, life);
+            book.add(&answer, life)
+        };
         if let Some(writer) = self.writer.as_ref().filter(|_| is_durable) {
             writer.send(LogCommand::Append(answer));
         }
@@ -122,12 +133,10 @@ impl GeneratedAnswers {
             texts.iter().flat_map(|text| places(text, lengths, &key)).collect()
         };
         let mut log = self.known.log.as_ref().map(locked);
-        {
-            let mut book = locked(&self.known.book);
-            book.take_news(log.as_mut().and_then(|log| log.look_now()));
-            let places = of(&book.lengths(&owner));
-            book.drop_at(&owner, places);
-        }
+        let lengths = self.known.informed(|| log.as_mut()?.look_now()).lengths(&owner);
+        // The prompts are hashed between two locks: the engine's thread waits for none of it.
+        let places = of(&lengths);
+        locked(&self.known.book).drop_at(&owner, places);
         let Some(log) = &mut log else { return 0 };
         // The file may have answers that are no longer in memory.
         let mut answers = log.all();
@@ -152,10 +161,7 @@ impl GeneratedAnswers {
     pub(crate) fn clear(&self, salt: Option<[u8; 16]>) {
         let owner = salt.map(owner_of);
         let mut log = self.known.log.as_ref().map(locked);
-        let mut book = locked(&self.known.book);
-        book.take_news(log.as_mut().and_then(|log| log.look_now()));
-        book.clear(owner.as_ref());
-        drop(book);
+        self.known.informed(|| log.as_mut()?.look_now()).clear(owner.as_ref());
         if let Some(log) = &mut log {
             let mut answers = log.all();
             answers.retain(|answer| owner.is_some_and(|owner| owner != answer.owner));
@@ -191,8 +197,21 @@ impl SharedAnswers {
         let Some(log) = &self.log else { return };
         // Whoever has the lock looks, or writes.
         let Ok(mut log) = log.try_lock() else { return };
-        let news = log.look();
-        locked(&self.book).take_news(news);
+        drop(self.informed(|| log.look()));
+    }
+
+    /// The book, with the news that `read` finds in the file. The book is locked behind the reading, because the engine's
+    /// thread takes it whenever an answer ends, and a disk may hang.
+    fn informed(&self, read: impl FnOnce() -> Option<LogNews>) -> MutexGuard<'_, AnswerBook> {
+        let news = read();
+        let mut book = locked(&self.book);
+        book.take_news(news);
+        book
+    }
+
+    /// Whether this process writes the log.
+    fn writes(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| locked(log).writes())
     }
 
     /// Appends an answer to the log, unless it was forgotten meanwhile.
@@ -236,10 +255,17 @@ impl Drop for LogWriter {
 }
 
 fn write(known: &SharedAnswers, commands: &Receiver<LogCommand>) {
-    for command in commands {
+    loop {
+        // What nobody else writes brings no news.
+        let command = match known.writes() {
+            true => commands.recv().map_err(RecvTimeoutError::from),
+            false => commands.recv_timeout(LOOK_EVERY),
+        };
         match command {
-            LogCommand::Append(answer) => known.append(&answer),
-            LogCommand::Flush(sender) => drop(sender.send(())),
+            Ok(LogCommand::Append(answer)) => known.append(&answer),
+            Ok(LogCommand::Flush(sender)) => drop(sender.send(())),
+            Err(RecvTimeoutError::Timeout) => known.follow(),
+            Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
@@ -431,22 +457,50 @@ mod tests {
 
     #[test]
     fn an_answer_lasts_as_long_as_its_blocks() {
+        let brief = |prompt: &[Token], ttl| {
+            let lifetime = Lifetime { ttl: Some(ttl), ..Lifetime::default() };
+            Request { lifetime, ..request(1, prompt) }
+        };
+        let (moment, long) = (Duration::from_nanos(1), Duration::from_secs(600));
         let answers = opened(None);
-        let brief = |ttl| Lifetime { ttl: Some(ttl), ..Lifetime::default() };
-        answer(
-            &answers,
-            Request { lifetime: brief(Duration::from_nanos(1)), ..request(1, &ASKED) },
-            &[A, B, AB],
-            true,
-        );
+        answer(&answers, brief(&ASKED, moment), &[A, B, AB], true);
         assert!(!known(&answers));
-        answer(
-            &answers,
-            Request { lifetime: brief(Duration::from_secs(600)), ..request(1, &ASKED) },
-            &[A, B, AB],
-            true,
-        );
-        assert!(known(&answers));
+        answer(&answers, brief(&ASKED, long), &[A, B, AB], true);
+        let lasting = || locked(&answers.known.book).durable().len();
+        assert!(known(&answers) && lasting() == 0);
+        let mut next = brief(&ANSWERED, moment);
+        answers.as_generated(&mut next);
+        let used = next.retokenised.unwrap();
+        assert_eq!((used.tokens, used.used.len()), (2, 1), "it is in use until the next answer ends");
+        assert_eq!(lasting(), 0, "whoever asks what would be found uses nothing");
+        answer(&answers, request(1, &ANSWERED), &[A], true);
+        assert_eq!(lasting(), 2, "a request that keeps it for ever, and its own answer");
+    }
+
+    /// The engine's thread takes the book whenever an answer ends.
+    #[test]
+    fn a_file_that_hangs_holds_up_no_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let answers = opened(Some(dir.path()));
+        let mut is_free = false;
+        let read = || {
+            is_free = answers.known.book.try_lock().is_ok();
+            None
+        };
+        drop(answers.known.informed(read));
+        assert!(is_free, "while the file is read");
+        let hangs = locked(answers.known.log.as_ref().unwrap());
+        let deletes = [1, 2].map(|kind| {
+            let answers = answers.clone();
+            std::thread::spawn(move || match kind {
+                1 => answers.clear(Some([2; 16])),
+                _ => assert_eq!(answers.forget([2; 16], &[ANSWERED.to_vec()]), 0),
+            })
+        });
+        answer(&answers, request(1, &ASKED), &[A, B, AB], true);
+        assert!(known(&answers) && deletes.iter().all(|delete| !delete.is_finished()));
+        drop(hangs);
+        deletes.into_iter().for_each(|delete| delete.join().unwrap());
     }
 
     #[test]
@@ -499,6 +553,12 @@ mod tests {
         writer.flush(Duration::from_secs(60));
         let reader = opened(Some(dir.path()));
         assert!(known(&reader));
+        answer(&writer, request(2, &ASKED), &[A, B, AB], true);
+        let learns = Instant::now();
+        while prompt(&reader, request(2, &ANSWERED)).1 == Some(0) {
+            assert!(learns.elapsed() < Duration::from_secs(60), "it looks each second");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         assert_eq!(reader.forget([1; 16], &[ASKED.to_vec()]), 1, "it is in the file");
         assert_eq!(writer.forget([1; 16], &[ASKED.to_vec()]), 0);
         assert_eq!(reader.forget([1; 16], &[ASKED.to_vec()]), 0);

@@ -23,4 +23,6 @@ pub struct Retokenised {
     pub place: AnswerKey,
     /// The last tokens of the prompt, which are part of that record: so many.
     pub lead: usize,
+    /// Where earlier answers in the prompt begin: they are in use while it is computed.
+    pub used: Vec<AnswerKey>,
 }

@@ -33,7 +33,7 @@ pub(crate) const TOKENS_MAX: usize = 1 << 18;
 /// Longest file; a longer one is written anew.
 const BYTES_MAX: u64 = 64 << 20;
 /// How often a reader looks whether there is something new.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// An answer as it was generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
