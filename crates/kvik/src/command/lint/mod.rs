@@ -266,17 +266,21 @@ fn first<T>(all: impl Iterator<Item = Option<T>>) -> Option<T> {
     all.fold(None, |first, next| first.or(next))
 }
 
-/// The sentences of a text that contain volatile pieces.
+/// The sentences of a text that contain volatile pieces. A date may contain what looks like the end of a sentence, so that
+/// the sentences of two pieces overlap: these are one.
 fn volatile_sentences(index: usize, role: &str, text: &str) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = Vec::new();
+    let mut sentences: Vec<(volatile::Kind, Range<usize>)> = Vec::new();
     for piece in volatile::find(text) {
         let sentence = volatile::sentence(text, &piece.range);
-        let kind = piece.kind.name();
-        if findings.last().is_none_or(|last| last.offset != sentence.start) {
-            findings.push(Finding::of_text(kind, index, role, text, [sentence.clone(), sentence]));
+        match sentences.last_mut() {
+            Some((_, last)) if sentence.start < last.end => last.end = last.end.max(sentence.end),
+            _ => sentences.push((piece.kind, sentence)),
         }
     }
-    findings
+    let finding = |(kind, sentence): (volatile::Kind, Range<usize>)| {
+        Finding::of_text(kind.name(), index, role, text, [sentence.clone(), sentence])
+    };
+    sentences.into_iter().map(finding).collect()
 }
 
 /// Two requests, with the candidates that differ between them.

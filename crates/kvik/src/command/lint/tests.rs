@@ -64,6 +64,9 @@ fn a_volatile_sentence_near_the_front_is_found() {
         ("This is request #4711.", "counter"),
         ("You run in build 20261121.3 of the app.", "version"),
         ("The user has the id 123456789012.", "id"),
+        ("The time is Nov. 21, 2026, 13:05.", "date"),
+        ("Heute ist der 21. November 2026, 13:05 Uhr.", "date"),
+        ("It is 13:05 on Nov. 21, 2026.", "timestamp"),
     ] {
         let system = format!("{sentence} {RULES}");
         let findings = model.lint(&[chat(&system, "Parcel arrived")]);
