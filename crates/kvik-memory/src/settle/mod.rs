@@ -82,8 +82,8 @@ type NamedTexts = (String, Arc<Mutex<TenantTexts>>);
 struct TenantTexts {
     /// From the most recently used on.
     forms: VecDeque<Arc<TextForm>>,
-    /// The outcome of each text by its hash, from the newest on. It stays as it is when more is learned: the prompts of a
-    /// running conversation keep their prefix.
+    /// The outcome of each text by its hash, from the most recently used on. It stays as it is when more is learned: the
+    /// prompts of a running conversation keep their prefix.
     outcomes: VecDeque<(u64, Option<Arc<TextForm>>)>,
     places: u32,
     /// Number of changes, and of those that are in the record.
@@ -246,7 +246,7 @@ fn hash(text: &str) -> u64 {
 impl TenantTexts {
     /// The form by which a text is settled, after learning from it if it is new.
     fn learned(&mut self, text: &str, hash: u64) -> Option<Arc<TextForm>> {
-        if let Some(known) = self.outcome(hash) {
+        if let Some(known) = self.used(hash) {
             return known;
         }
         let form = match self.compared(text)? {
@@ -274,6 +274,15 @@ impl TenantTexts {
             Compared::Alike { form, .. } => form.has_places().then(|| Arc::new(form)),
             Compared::New(_) => None,
         }
+    }
+
+    /// The outcome of a text that is used again. A session that runs uses its own, however many others begin.
+    fn used(&mut self, hash: u64) -> Option<Option<Arc<TextForm>>> {
+        let index = self.outcomes.iter().position(|(known, _)| *known == hash)?;
+        let used = self.outcomes.remove(index)?;
+        let form = used.1.clone();
+        self.outcomes.push_front(used);
+        Some(form)
     }
 
     fn outcome(&self, hash: u64) -> Option<Option<Arc<TextForm>>> {
@@ -304,14 +313,12 @@ impl TenantTexts {
         self.forms.iter().take(FORMS_MAX).take_while(fits).count()
     }
 
-    /// The number of outcomes that may stay. Consecutive ones usually share a form, which is counted once.
+    /// The number of outcomes that may stay. A form that several of them share is counted once.
     fn outcomes_kept(&self) -> usize {
-        let (mut bytes, mut last) = (0, None);
+        let (mut bytes, mut counted) = (0, HashSet::new());
         for (index, (_, form)) in self.outcomes.iter().enumerate().take(TEXTS_MAX) {
-            let is_same = |form: &Arc<TextForm>| last.is_some_and(|last| Arc::ptr_eq(last, form));
-            if let Some(form) = form.as_ref().filter(|form| !is_same(form)) {
+            if let Some(form) = form.as_ref().filter(|form| counted.insert(Arc::as_ptr(form))) {
                 bytes += form.bytes();
-                last = Some(form);
             }
             if bytes > OUTCOMES_BYTES_MAX {
                 return index;
@@ -371,6 +378,20 @@ mod tests {
         assert_eq!(first, again);
         let both = settler.settle("t", &system("/c", "Friday"), false, Learning::On).unwrap();
         assert_eq!(Some(&both.text), first[2].as_ref().map(|settled| &settled.text));
+    }
+
+    #[test]
+    fn a_session_that_runs_keeps_its_form_however_many_others_begin() {
+        let settler = Settler::default();
+        let asks = |text: &str| settler.settle("t", text, false, Learning::On);
+        asks(&system("/a", "0"));
+        let session = system("/b", "0");
+        let form = asks(&session);
+        assert!(form.is_some());
+        for day in 1..TEXTS_MAX + 3 {
+            asks(&system("/c", &day.to_string()));
+            assert_eq!(asks(&session), form, "day {day}");
+        }
     }
 
     #[test]
