@@ -1,5 +1,7 @@
 //! Random weights and inputs for the tests of this crate.
 
+use std::sync::Once;
+
 use half::f16;
 use proptest::test_runner::Config;
 
@@ -13,12 +15,15 @@ pub(crate) fn cases(all: u32) -> Config {
     Config::with_cases(kvik_testing::effort(all.div_ceil(if is_emulated { 8 } else { 2 }), all))
 }
 
-/// The families that this machine executes, slowest first; prints those that a test skips.
+/// The families that this machine executes, slowest first; the others are reported once, by the first test that asks.
 pub(crate) fn isas() -> Vec<Isa> {
+    static REPORTED: Once = Once::new();
     let available = Isa::available();
-    for isa in Isa::OF_THIS_ARCHITECTURE.iter().filter(|isa| !available.contains(isa)) {
-        println!("skipped: this machine has no {}", isa.name());
-    }
+    REPORTED.call_once(|| {
+        for isa in Isa::OF_THIS_ARCHITECTURE.iter().filter(|isa| !available.contains(isa)) {
+            kvik_testing::skip(&format!("this machine has no {}, which tests of all skip", isa.name()));
+        }
+    });
     available
 }
 
@@ -39,7 +44,7 @@ macro_rules! for_each_isa {
         fn $name() {
             match Isa::available().contains(&Isa::$isa) {
                 true => $check(Isa::$isa),
-                false => println!("skipped: this machine has no {}", Isa::$isa.name()),
+                false => kvik_testing::skip(&format!("this machine has no {}", Isa::$isa.name())),
             }
         }
     )*};

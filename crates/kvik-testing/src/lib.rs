@@ -1,11 +1,12 @@
 //! Helpers that the tests of several crates share: files of the checkout, pseudo-random numbers, a web
-//! server, a process of its own, fuzzing, and reporting of skipped tests.
+//! server, a process of its own, the largest of errors, fuzzing, and reporting of skipped tests.
 //!
 //! The crate has no dependencies, so that tests of all crates can use it.
 
 mod alone;
 mod checkout;
 mod effort;
+mod errors;
 pub mod fuzz;
 mod skipped;
 mod web;
@@ -13,6 +14,7 @@ mod web;
 pub use alone::{alone, alone_with};
 pub use checkout::{golden, repository, tiny_file, tiny_model};
 pub use effort::effort;
+pub use errors::largest;
 pub use skipped::{outside_data, skip};
 pub use web::{Web, WebAnswer, WebFile, WebRepository, WebRequest};
 

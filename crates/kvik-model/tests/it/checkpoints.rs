@@ -49,7 +49,8 @@ fn complaint(family: &Family) -> Option<String> {
         Err(error) => return Some(format!("{family}: {error}")),
     };
     let largest = expect.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-    let error = expect.iter().zip(&found).fold(0.0f32, |error, (x, y)| error.max((x - y).abs())) / largest;
+    let errors = expect.iter().zip(&found).map(|(x, y)| (x - y).abs());
+    let error = kvik_testing::largest(errors) / largest;
     (error.is_nan() || error > ERROR_MAX).then(|| format!("{family}: logits are {error:.1e} off"))
 }
 

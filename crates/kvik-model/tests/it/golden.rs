@@ -170,9 +170,7 @@ impl Probe {
     fn relative_error(&self, logits: &[f32]) -> f64 {
         let error = |(&token, &expect): (&Token, &f64)| (f64::from(logits[token as usize]) - expect).abs();
         let largest = self.logits.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
-        // `max` would hide a NaN.
-        let errors = self.tokens.iter().zip(&self.logits).map(error);
-        errors.fold(0.0, |max: f64, x| if x > max || x.is_nan() { x } else { max }) / largest
+        kvik_testing::largest(self.tokens.iter().zip(&self.logits).map(error)) / largest
     }
 
     /// Divergence of `logits` from the peer, `sum p ln(p / q)`; tokens not listed count as one.

@@ -163,7 +163,7 @@ impl Comparison {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+        let most = |values: &[f64]| kvik_testing::largest(values.iter().copied());
         let mean = self.divergences.iter().sum::<f64>() / self.divergences.len() as f64;
         let (same, other) = (self.same as f64 / self.positions as f64, self.positions - self.same);
         let (error, divergence) = (most(&self.errors), most(&self.divergences));
@@ -179,8 +179,7 @@ impl fmt::Display for Comparison {
 fn relative_error(expected: &[f32], logits: &[f32]) -> f64 {
     let largest = expected.iter().fold(0.0, |max: f64, x| max.max(f64::from(x.abs())));
     let errors = expected.iter().zip(logits).map(|(x, y)| f64::from((x - y).abs()));
-    // `max` would hide a NaN.
-    errors.fold(0.0, |max: f64, x| if x > max || x.is_nan() { x } else { max }) / largest
+    kvik_testing::largest(errors) / largest
 }
 
 /// Divergence of `logits` from the peer, `sum p ln(p / q)`.

@@ -110,7 +110,7 @@ fn heads_say_what_the_reference_says() {
                 told.feed(&all[..len - 1], 0);
                 let (guessed, logits) = told.guess(all[len - 1], pass);
                 let expect = numbers(expect);
-                let worst = logits.iter().zip(&expect).fold(0.0f32, |worst, (a, b)| worst.max((a - b).abs()));
+                let worst = kvik_testing::largest(logits.iter().zip(&expect).map(|(a, b)| (a - b).abs()));
                 assert!(
                     guessed.len() == pass && logits.len() == expect.len() && worst < ERROR_MAX,
                     "{name}, {len} tokens, pass {pass}: {worst} off"

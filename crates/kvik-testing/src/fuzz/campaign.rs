@@ -31,7 +31,7 @@ pub struct Campaign<'a> {
     pub mutate: &'a Mutate<'a>,
     /// Maximum time for an input, with a margin for a busy machine.
     pub input_max: Duration,
-    /// Duration of the run unless `FUZZ_SECONDS` is set.
+    /// How long mutants are tried unless `FUZZ_SECONDS` is set.
     pub duration: Duration,
 }
 
@@ -47,7 +47,7 @@ pub fn corpus(name: &str) -> io::Result<Vec<Vec<u8>>> {
 }
 
 impl Campaign<'_> {
-    /// Tries all inputs of the corpus, and then mutants until the time is over.
+    /// Tries all inputs of the corpus, and then mutants until the time is over, at least one.
     ///
     /// # Panics
     /// If an input fails: it is shown, and written to `failure-NAME.bin`.
@@ -72,8 +72,8 @@ impl Campaign<'_> {
         let (seeds, mut corpus) = (self.corpus.len(), std::mem::take(&mut self.corpus));
         let duration = number("FUZZ_SECONDS").map_or(self.duration, Duration::from_secs);
         let mut random = Random::new(number("FUZZ_SEED").unwrap_or(SEED));
-        let (mut executions, mut slowest, start) = (0, Duration::ZERO, Instant::now());
-        while executions < seeds || start.elapsed() < duration {
+        let (mut executions, mut slowest, mut start) = (0, Duration::ZERO, Instant::now());
+        while executions <= seeds || start.elapsed() < duration {
             let input = match executions {
                 first if first < seeds => corpus[first].clone(),
                 _ => {
@@ -86,6 +86,10 @@ impl Campaign<'_> {
                 return (executions, slowest, Some((input, reason)));
             }
             keep(&mut corpus, seeds, input, &mut random);
+            // The seeds alone may take longer than that.
+            if executions == seeds {
+                start = Instant::now();
+            }
         }
         (executions, slowest, None)
     }
@@ -126,4 +130,23 @@ fn peak_kib() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mutant_is_tried_however_long_the_seeds_take() {
+        let campaign = Campaign {
+            name: "any",
+            target: &|_| {},
+            corpus: vec![vec![1; 8]; 3],
+            mutate: &crate::fuzz::mutate,
+            input_max: Duration::from_secs(60),
+            duration: Duration::ZERO,
+        };
+        let (executions, _, failure) = campaign.search();
+        assert!(executions > 3 && failure.is_none(), "{executions} executions of 3 seeds: {failure:?}");
+    }
 }
