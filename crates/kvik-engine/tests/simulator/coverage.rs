@@ -63,6 +63,8 @@ pub(crate) struct Coverage {
     pub(crate) read_by_two: u64,
     /// Prompts that were evicted explicitly.
     pub(crate) dropped_prompts: u64,
+    /// Conversations that were deleted.
+    pub(crate) deleted_prompts: u64,
     /// Nodes that were restarted while others went on.
     pub(crate) node_restarts: u64,
     /// Faults of the store, and what came of them.
@@ -83,7 +85,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 53] {
+    fn fields(&self) -> [(&'static str, u64); 54] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -126,6 +128,7 @@ impl Coverage {
             ("not found because it is slower", self.remote_slower),
             ("read by two nodes and written by a third", self.read_by_two),
             ("prompts dropped on a node", self.dropped_prompts),
+            ("conversations deleted", self.deleted_prompts),
             ("nodes restarted", self.node_restarts),
             ("late lookups of the store", self.store.late_lookups),
             ("late fetches of the store", self.store.late_fetches),
@@ -141,7 +144,7 @@ impl Coverage {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 53] {
+    fn fields_mut(&mut self) -> [&mut u64; 54] {
         let ([windows, windows_from_disk], [states, states_from_disk]) =
             (&mut self.windows, &mut self.states);
         [
@@ -186,6 +189,7 @@ impl Coverage {
             &mut self.remote_slower,
             &mut self.read_by_two,
             &mut self.dropped_prompts,
+            &mut self.deleted_prompts,
             &mut self.node_restarts,
             &mut self.store.late_lookups,
             &mut self.store.late_fetches,

@@ -4,6 +4,7 @@
 //! [`Connection`] is the [`RemoteStore`] of one process. What is delivered is always what was written under a name: others
 //! refuse what is not, so damage is a read that fails.
 
+mod removals;
 mod waits;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -108,6 +109,8 @@ pub(crate) struct Line {
     writes: VecDeque<Offer>,
     /// What this process has written.
     written: HashSet<Identity>,
+    /// Runs that this process is to remove and could not yet.
+    forgetting: HashSet<Identity>,
     /// Names that this node must not offer: they were dropped.
     pub(crate) banned: HashSet<Identity>,
     /// Steps for which it has a fault: that nothing passes, that no lookup or no fetch is completed, that it is not asked,
@@ -176,6 +179,14 @@ impl RemoteStore for Connection {
         self.lock().offer(owner, end, bytes);
     }
 
+    fn forget(&mut self, _: u64, ends: &[Identity]) {
+        self.lock().forget(ends);
+    }
+
+    fn forgetting(&self) -> usize {
+        self.lock().removals_left()
+    }
+
     fn done(&mut self) -> Option<RemoteDone> {
         self.lock().done()
     }
@@ -229,6 +240,7 @@ impl Line {
             under_way: Vec::new(),
             writes: VecDeque::new(),
             written: HashSet::new(),
+            forgetting: HashSet::new(),
             banned: HashSet::new(),
             cut: 0,
             no_lookups: 0,
@@ -262,6 +274,7 @@ impl Line {
         self.under_way.clear();
         self.writes.clear();
         self.written.clear();
+        self.forgetting.clear();
         self.banned.clear();
     }
 

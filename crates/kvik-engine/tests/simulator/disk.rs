@@ -194,6 +194,11 @@ impl Platter {
         self.cells.iter().filter(|cell| cell.header.is_some()).count()
     }
 
+    /// Whether a next process would find one of these blocks.
+    pub(crate) fn has_any(&self, names: &HashSet<Identity>) -> bool {
+        self.cells.iter().filter_map(|cell| cell.header).any(|record| names.contains(&record.identity))
+    }
+
     pub(crate) fn queues(&self) -> String {
         format!(
             "{} changes, {} reads, {} completed, phase {}",

@@ -213,6 +213,14 @@ impl World {
         }
     }
 
+    /// Removals that the store has not done. If it has done all, it has none of these runs.
+    pub(crate) fn removals_left(&self, removed: &[Identity]) -> usize {
+        let Some(line) = self.line() else { return 0 };
+        let left = line.removals_left();
+        assert!(left > 0 || !line.has_any(removed), "the store has what was removed");
+        left
+    }
+
     /// Checks what a request that was answered had from the store, and how long it waited for that.
     pub(crate) fn check_shared(&mut self, active: &Active, report: &Report) {
         let (reason, remote) = (report.cache.expect("it was admitted"), report.loaded[Level::Remote]);
@@ -281,7 +289,7 @@ impl World {
     }
 
     /// Reduces the known sequences; the names of the blocks that are gone.
-    fn forget_evicted(&mut self, salt: u8, tokens: &[Token]) -> Vec<Identity> {
+    pub(crate) fn forget_evicted(&mut self, salt: u8, tokens: &[Token]) -> Vec<Identity> {
         let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
         let mut gone = Vec::new();
         for known in self.memory.known.iter_mut().filter(|known| known.view.salt == salt) {
@@ -297,7 +305,7 @@ impl World {
     }
 
     /// The node must not offer these from now on, unless somebody asks for them or uses them now.
-    fn ban(&self, gone: Vec<Identity>) {
+    pub(crate) fn ban(&self, gone: Vec<Identity>) {
         let Some(mut line) = self.line() else { return };
         line.banned.extend(gone);
         for active in self.active.iter().filter(|active| active.request.reuse) {
@@ -364,7 +372,7 @@ fn is_of_its_load(step: Option<u64>, active: &Active) -> bool {
 }
 
 /// The names of the whole blocks of a sequence.
-fn names(root: Identity, tokens: &[Token]) -> impl Iterator<Item = Identity> {
+pub(crate) fn names(root: Identity, tokens: &[Token]) -> impl Iterator<Item = Identity> {
     tokens.chunks_exact(BLOCK_POSITIONS).scan(root, |parent, block| {
         *parent = parent.child(block);
         Some(*parent)

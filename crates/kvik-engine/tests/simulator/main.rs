@@ -4,9 +4,11 @@
 //! restarts, driven together by one seed, next to a naive twin.
 //!
 //! For any history: every answer equals, token for token, the answer of the model without a cache, which forgets
-//! over a plain list what the request says and looks through a language for what may come next; nothing that was computed behind a drop is found by anybody; the reused
-//! tokens and the reason for a miss are those of the naive twin (exactly if everything fits, within its bounds
-//! otherwise); no request starves; nothing is leaked; no budget is exceeded; computed blocks are on disk.
+//! over a plain list what the request says and looks through a language for what may come next; nothing that was
+//! computed behind a drop is found by anybody; what was deleted is nowhere once it is erased; the reused tokens and the
+//! reason for a miss are those of the naive twin (exactly if everything fits, within its bounds otherwise); every
+//! request ends; nothing is leaked; no budget is exceeded; computed blocks are on disk. Who goes before whom is not
+//! looked at: the tests of `schedule/queue.rs` hold that.
 //!
 //! One seed in five is that of a fleet: three nodes that share a store which dies, stalls, refuses, is slow or full, is cut
 //! off from one of them, loses values, finds more than there is, delivers out of order, twice, and after a cancel. Then
@@ -31,6 +33,7 @@ mod account;
 mod arena;
 mod client;
 mod coverage;
+mod deletion;
 mod depot;
 mod disk;
 #[path = "../it/fake/mod.rs"]

@@ -37,6 +37,8 @@ pub(crate) struct Regime {
     pub(crate) retention: bool,
     pub(crate) background: bool,
     pub(crate) grammars: bool,
+    /// Conversations are deleted; not where prompts are pinned, which stay.
+    pub(crate) deletes: bool,
     /// Time of a piece of a pass of a sequence that forgets: a step has room for one piece or for all.
     pub(crate) piece_time: Duration,
     pub(crate) step_time: StepTime,
@@ -108,6 +110,7 @@ impl Regime {
             grammars: dice.once_in(2),
             on_device: false,
             head: dice.pick(&[None, Some(0), Some(77)]),
+            deletes: dice.once_in(2),
         }
     }
 

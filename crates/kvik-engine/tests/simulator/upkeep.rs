@@ -104,6 +104,7 @@ fn disk_setup(disk: &DiskRegime, platter: &Arc<Mutex<Platter>>, started: Duratio
         writes_max: disk.writes_max,
         writes: DiskWrites { policy: disk.writes, day_bytes_max: None },
         epoch_s: EPOCH_S + started.as_secs(),
+        wall: None,
         waker,
         remote: None,
     }

@@ -151,6 +151,7 @@ impl World {
             42..=43 if self.regime.panics => self.runner.stumbles.store(true, Ordering::Relaxed),
             44 if self.regime.panics => self.runner.trips = true,
             45 if self.share.is_some() => self.evict(),
+            46 if self.regime.deletes && !self.regime.pins => self.delete(),
             _ if self.active.len() < self.regime.crowd && self.dice.once_in(3) => {
                 let request = self.request();
                 self.submit(request, None);
@@ -429,7 +430,8 @@ impl World {
         }
     }
 
-    /// No request starves: it ends within the rows of all requests that overlapped it.
+    /// A request ends within steps that are many times its rows and those of all that overlapped it. That nobody is
+    /// overtaken for ever is not seen here: a world has fewer steps.
     fn check_age(&self, active: &Active) {
         let (steps, rows) = (self.steps - active.came, self.rows - active.rows_before);
         assert!(
