@@ -5,14 +5,16 @@ tests/real need KVIK_REAL_MODEL and a Python with pytest.
     python3 tests/mutants.py --only ttl      those whose name contains this
     python3 tests/mutants.py --check         only whether each text is still in its file; CI does this
 
-A test that cannot fail proves nothing. Nearly all of these are bugs that kvik once had. The sources are copied, so the
-checkout is not touched; a text that is no longer in its file is an error, so that the list stays true.
+A test that cannot fail proves nothing, nor does one that fails anyway: each passes first without any mutant. Nearly all of
+these are bugs that kvik once had. The sources are copied, so the checkout is not touched; a text that is no longer in its
+file is an error, so that the list stays true.
 """
 
 import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,11 +23,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = 1000
+# A test that takes longer hangs.
+SECONDS_MAX = 900
 
 SCHEDULE = "crates/kvik-engine/src/schedule/"
 CACHE = "crates/kvik-cache/src/"
 
-# Package, program, and where the program has more, its module.
+# Package, program (`lib`: the tests beside its code), and where the program has more, its module.
 SIMULATOR = ("kvik-engine", "simulator")
 # A folder of tests beside a server, and a file of it. Its model is that of KVIK_REAL_MODEL.
 REAL = "tests/real"
@@ -65,7 +69,8 @@ MUTANTS = [
     ("states are left where a panic found them", SCHEDULE + "compute.rs",
      "cache.spoil_state(id);", "let _ = id;"),
     ("what was drawn of a draft is not taken into the state", SCHEDULE + "compute.rs",
-     "runner.settle_state(state, sequence.stored as u32);", "let _ = (state, &mut *runner);"),
+     "states.into_iter().for_each(|(state, positions)| runner.settle_state(state, positions));",
+     "let _ = (states, &mut *runner);"),
     ("a load that ends early publishes what it has not read", SCHEDULE + "disk/load.rs",
      "cache.finish(load.seq, load.ready_tokens());", "cache.finish(load.seq, &load.tokens);"),
     ("what is computed behind a drop is published", SCHEDULE + "sequence.rs",
@@ -87,9 +92,13 @@ MUTANTS = [
      "if found <= local || !self.shares(roots) {", "if found <= local {"),
     ("a fetch that makes way is said to have failed", SCHEDULE + "disk/load.rs",
      "let is_over = |part: &RemoteLoad| part.ended || now >= self.deadline;", "let is_over = |_: &RemoteLoad| now == now;"),
-    # These kvik never had; they are what would be worst of a store that nodes share.
+    # These kvik never had; they are what would be worst of the queue and of a store that nodes share.
+    ("who was overtaken is overtaken for ever", SCHEDULE + "queue.rs",
+     "const OVERTAKEN_MAX: u32 = 8;", "const OVERTAKEN_MAX: u32 = u32::MAX;", ("kvik-engine", "lib", "schedule::queue::")),
     ("the store is asked for what is nobody's", SCHEDULE + "disk/lookup.rs",
      "Chain { owner: roots.owner, blocks: names }", "Chain { owner: 0, blocks: names }"),
+    ("what was deleted stays in the store", SCHEDULE + "disk/deleted.rs",
+     "remote.store.forget(roots.owner, &ends);", "let _ = (&mut remote.store, roots.owner);"),
     ("a fetched block is written where another one is", SCHEDULE + "disk/load.rs",
      "write_needed(self.seq, at, bytes, cache, runner);", "write_needed(self.seq, index, bytes, cache, runner);"),
     ("a fetch that nobody waits for goes on", SCHEDULE + "disk/load.rs",
@@ -123,25 +132,30 @@ def main():
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     parser.add_argument("--check", action="store_true", help="build and run nothing")
     args = parser.parse_args()
-    only = args.only
+    chosen = [mutant for mutant in MUTANTS if args.only in mutant[0]]
     for name, file, now, *_ in MUTANTS:
         mutated(ROOT, name, file, now, now)
     if args.check:
         print(f"{len(MUTANTS)} mutants can be made")
         return
-    if "KVIK_REAL_MODEL" not in os.environ and any(only in name and REAL in test for name, *_, test in MUTANTS):
+    if "KVIK_REAL_MODEL" not in os.environ and any(test_of(mutant)[0] == REAL for mutant in chosen):
         sys.exit(f"KVIK_REAL_MODEL names no model, and {REAL} tries nothing without one")
     with tempfile.TemporaryDirectory(prefix="kvik-mutants-") as folder:
         copy = Path(folder) / "kvik"
         # Copies get a new mtime, so that cargo does not take an earlier mutant's build for a fresh one.
         ignored = shutil.ignore_patterns("target", ".git", "node_modules")
         shutil.copytree(ROOT, copy, ignore=ignored, copy_function=shutil.copy)
-        found, _, _ = run(copy, SIMULATOR)
-        if found:
-            sys.exit(f"the simulator fails without any mutant: {found}")
-        missed = [mutant[0] for mutant in MUTANTS if only in mutant[0] and not is_found(copy, *mutant)]
+        for test in dict.fromkeys(map(test_of, chosen)):
+            found, _ = run(copy, "nothing", test)
+            if found:
+                sys.exit(f"{' '.join(test)} fails without any mutant: {found}")
+        missed = [mutant[0] for mutant in chosen if not is_found(copy, *mutant)]
     if missed:
         sys.exit("not found: " + "; ".join(missed))
+
+
+def test_of(mutant):
+    return mutant[4] if len(mutant) > 4 else SIMULATOR
 
 
 def is_found(copy, name, file, now, once, test=SIMULATOR):
@@ -149,10 +163,8 @@ def is_found(copy, name, file, now, once, test=SIMULATOR):
     path = copy / file
     text = path.read_text()
     path.write_text(mutated(copy, name, file, now, once))
-    found, seconds, output = run(copy, test)
+    found, seconds = run(copy, name, test)
     path.write_text(text)
-    if not found and "test result: ok" not in output and " passed" not in output:
-        sys.exit(f"the mutant {name!r} does not build:\n{output[-3000:]}")
     print(f"{'found' if found else 'MISSED':<7} {name:<62} {found or '':<12} {seconds:5.0f} s", flush=True)
     return bool(found)
 
@@ -165,23 +177,45 @@ def mutated(checkout, name, file, now, once):
     return text.replace(now, once)
 
 
-def run(copy, test):
-    """The first seed or test that fails, if any, the time with building, and what was printed."""
+def run(copy, name, test):
+    """The first seed or test that fails where the sources have this mutant, if any, and the time with building."""
     started, target = time.monotonic(), ROOT / "target" / "mutants"
-    package, *program = test
-    commands = [["cargo", "test", "--release", "-q", "-p", package, "--test", *program]]
-    if package == REAL:
-        commands = [["cargo", "build", "--release", "-q", "-p", "kvik"],
-                    [sys.executable, "-B", "-m", "pytest", "-q", "-x", "--tb=line", f"{REAL}/{program[0]}"]]
     environment = {**os.environ, "SEEDS": str(SEEDS), "RUST_BACKTRACE": "0", "CARGO_TARGET_DIR": str(target),
                    "KVIK_BINARY": str(target / "release/kvik")}
-    for command in commands:
-        ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            break
-    output = ended.stdout + ended.stderr
-    failed = re.search(r"seed \d+|\w+(?= --- FAILED| stdout ----)|(?<=::)test_\w+", output) if ended.returncode else None
-    return failed and failed.group(), time.monotonic() - started, output
+    build, tried = commands(test)
+    built = subprocess.run(build, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    if built.returncode:
+        sys.exit(f"with the mutant {name!r} {' '.join(test)} does not build:\n{(built.stdout + built.stderr)[-3000:]}")
+    return failure(tried, copy, environment), time.monotonic() - started
+
+
+def commands(test):
+    """What builds a test, and what runs it."""
+    package, program, *modules = test
+    if package == REAL:
+        return (["cargo", "build", "--release", "-q", "-p", "kvik"],
+                [sys.executable, "-B", "-m", "pytest", "-q", "-x", "--tb=line", f"{REAL}/{program}"])
+    which = ["--lib"] if program == "lib" else ["--test", program]
+    cargo = ["cargo", "test", "--release", "-q", "-p", package, *which]
+    return [*cargo, "--no-run"], [*cargo, *modules]
+
+
+def failure(command, copy, environment):
+    """The first seed or test that fails, if any."""
+    process = subprocess.Popen(command, cwd=copy, env=environment, text=True, start_new_session=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        output, _ = process.communicate(timeout=SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return "a hang"
+    if process.returncode:
+        failed = re.search(r"seed \d+|\w+(?= --- FAILED| stdout ----)|(?<=::)test_\w+", output)
+        return failed.group() if failed else f"status {process.returncode}"
+    if not re.search(r"\b[1-9]\d* passed", output):
+        sys.exit(f"{' '.join(command)} tries nothing:\n{output[-3000:]}")
+    return None
 
 
 if __name__ == "__main__":

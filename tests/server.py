@@ -40,6 +40,8 @@ class Server:
         host="127.0.0.1", port=None, cwd=None,
     ):
         self.host, self.port = host, port or free_port()
+        # A client that fails before that has found something.
+        self.is_killed = False
         self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
         self.state = tempfile.TemporaryDirectory(prefix="kvik-state-")
         argv = [*wrap, str(binary), *command, "--port", str(self.port), *map(str, flags)]
@@ -101,6 +103,7 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
 
     def kill(self):
+        self.is_killed = True
         self.process.kill()
         self.process.wait()
 

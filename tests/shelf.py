@@ -15,12 +15,11 @@ where a start finds what it cannot read.
 """
 import argparse
 import concurrent.futures
-import contextlib
+import http.client
 import json
 import os
 import pathlib
 import random
-import signal
 import statistics
 import sys
 import tempfile
@@ -243,8 +242,7 @@ def kills(args, folder):
                     doing = [pool.submit(disturb, server, stop, random.Random(dice.random()), prompts, right, counts, kept, worker) for worker in range(4)]
                     time.sleep(dice.uniform(0.1, 1.2))
                     stop.set()
-                    server.process.send_signal(signal.SIGKILL)
-                    server.process.wait()
+                    server.kill()
                     for done in doing:
                         done.result()
             if kill % 10 == 9:
@@ -254,8 +252,8 @@ def kills(args, folder):
 
 
 def disturb(server, stop, dice, prompts, right, counts, kept, worker):
-    """Does one thing after another until the server is gone; what it was told to be done is kept."""
-    with contextlib.suppress(OSError, EOFError, ConnectionError, json.JSONDecodeError):
+    """Does one thing after another until the server is killed; what it was told to be done is kept."""
+    try:
         while not stop.is_set():
             what = dice.choice(["ask"] * 4 + ["pull", "copy", "remove", "unload", "reload"])
             name = f"o/m{dice.randrange(3)}"
@@ -292,6 +290,9 @@ def disturb(server, stop, dice, prompts, right, counts, kept, worker):
                 answer = server.post("/v1/shelf/reload", b"")
                 assert answer.status == 200, answer.text
                 counts["reloads"] += 1
+    except (OSError, EOFError, http.client.HTTPException, json.JSONDecodeError):
+        if not server.is_killed:
+            raise
 
 
 if __name__ == "__main__":

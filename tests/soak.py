@@ -150,15 +150,23 @@ class Watch(threading.Thread):
 
     def run(self):
         while not self.ended.wait(0.5):
-            self.resident_max = max(self.resident_max, self.server.resident_bytes())
-            used = self.server.kv_bytes()
-            self.kv_max = max(self.kv_max, used)
-            if used > self.budget:
-                self.problems.append(f"{used} bytes of KV are used, the budget is {self.budget}")
+            try:
+                self.sample()
+            except Exception as error:  # noqa: BLE001  (a watch that ends would find nothing from then on)
+                self.problems.append(f"memory cannot be read: {error!r}")
+
+    def sample(self):
+        self.resident_max = max(self.resident_max, self.server.resident_bytes())
+        used = self.server.kv_bytes()
+        self.kv_max = max(self.kv_max, used)
+        if used > self.budget:
+            self.problems.append(f"{used} bytes of KV are used, the budget is {self.budget}")
 
     def stop(self, base):
         self.ended.set()
         self.join()
+        if not (self.resident_max and self.kv_max):
+            self.problems.append("nobody has seen any memory in use")
         if self.resident_max > base + self.budget + OTHER_MEMORY:
             self.problems.append(f"{self.resident_max} bytes resident, {base} before, the budget is {self.budget}")
         return self.problems

@@ -19,6 +19,9 @@ SEEDS = range(4)
 
 QUESTION = [{"role": "system", "content": "Sort the notification."}, {"role": "user", "content": "Your bill of 12.50 is due."}]
 LONG = [{"role": "user", "content": "word " * 6000}]
+# Of an answer that its client leaves in its middle.
+LEFT_TOKENS = 1800
+GENERATED = "kvik_generated_tokens_total"
 
 
 class Kind(enum.Enum):
@@ -106,9 +109,37 @@ def metric(server, name):
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name) and not line.startswith("#"))
 
 
-def assert_cancelled(server):
-    """Nothing runs any more, soon after the client has gone."""
+def generated_at_rest(server):
+    """Tokens generated until nothing runs: those of an answer that was stopped are counted a moment later."""
     deadline = time.monotonic() + 10
-    while metric(server, "kvik_requests_running") > 0:
+    while True:
+        before = metric(server, GENERATED)
+        time.sleep(0.3)
+        if metric(server, "kvik_requests_running") == 0 and metric(server, GENERATED) == before:
+            return before
         assert time.monotonic() < deadline, "the answer is still computed"
-        time.sleep(0.05)
+
+
+def assert_cancelled(server, generated):
+    """An answer of `LEFT_TOKENS` tokens is computed no further; so many tokens were generated before it."""
+    assert generated_at_rest(server) - generated < LEFT_TOKENS, "it was computed to its end"
+
+
+def assert_cancels(server, stall, leave):
+    """`leave(stop)` begins such an answer, stops the engine when some of it has come, and leaves."""
+    for _ in range(10):
+        generated, stands = generated_at_rest(server), False
+
+        def stop():
+            nonlocal stands
+            stall.touch()
+            # On a fast machine it may have ended before.
+            stands = metric(server, "kvik_requests_running") == 1
+
+        try:
+            leave(stop)
+        finally:
+            stall.unlink(missing_ok=True)
+        if stands:
+            return assert_cancelled(server, generated)
+    raise AssertionError("every answer ended before it was left")

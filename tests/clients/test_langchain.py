@@ -1,7 +1,7 @@
 """langchain-openai."""
 import openai
 import pytest
-from asked import KEY, LONG, MODEL, MODELS, QUESTION, SEEDS, Lookup, assert_cancelled, run_tool, whole_ones
+from asked import KEY, LEFT_TOKENS, LONG, MODEL, MODELS, QUESTION, SEEDS, Lookup, assert_cancels, run_tool, whole_ones
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
@@ -61,12 +61,15 @@ def test_structured_output(chat, shape, method):
     assert all(isinstance(parsed, shape) for parsed in whole_ones([parse(seed) for seed in SEEDS]))
 
 
-def test_cancel_in_mid_stream(server, chat):
-    stream = chat(max_tokens=1800, extra_body={"ignore_eos": True}).stream(QUESTION)
-    for _, _ in zip(range(3), stream):
-        pass
-    stream.close()
-    assert_cancelled(server)
+def test_cancel_in_mid_stream(server, stall, chat):
+    def leave(stop):
+        stream = chat(max_tokens=LEFT_TOKENS, extra_body={"ignore_eos": True}).stream(QUESTION)
+        for _, _ in zip(range(3), stream):
+            pass
+        stop()
+        stream.close()
+
+    assert_cancels(server, stall, leave)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import asyncio
 
 import litellm
 import pytest
-from asked import FORCED, KEY, LONG, MODEL, MODELS, QUESTION, SEEDS, TOOL, assert_cancelled, run_tool, whole_ones
+from asked import FORCED, KEY, LEFT_TOKENS, LONG, MODEL, MODELS, QUESTION, SEEDS, TOOL, assert_cancels, run_tool, whole_ones
 
 litellm.suppress_debug_info = True
 litellm.telemetry = False
@@ -44,20 +44,20 @@ def test_structured_output(target, shape):
     whole_ones([parse(seed) for seed in SEEDS])
 
 
-def test_cancel_in_mid_stream(server, target):
-    async def some():
-        asked = target | dict(max_tokens=1800)
+def test_cancel_in_mid_stream(server, stall, target):
+    async def some(stop):
+        asked = target | dict(max_tokens=LEFT_TOKENS)
         stream = await litellm.acompletion(**asked, messages=QUESTION, stream=True, extra_body={"ignore_eos": True})
         count = 0
         async for _ in stream:
             count += 1
             if count == 3:
+                stop()
                 await stream.completion_stream.close()
                 break
-        return count
+        assert count == 3
 
-    assert asyncio.run(some()) == 3
-    assert_cancelled(server)
+    assert_cancels(server, stall, lambda stop: asyncio.run(some(stop)))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The official Python client."""
 import openai
 import pytest
-from asked import CLOSED, FORCED, KEY, LONG, MODEL, QUESTION, SEEDS, TOOL, assert_cancelled, run_tool, whole_ones
+from asked import CLOSED, FORCED, KEY, LEFT_TOKENS, LONG, MODEL, QUESTION, SEEDS, TOOL, assert_cancels, run_tool, whole_ones
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,15 @@ def test_structured_output(client, shape):
     assert all(isinstance(parsed, shape) for parsed in whole_ones([parse(seed) for seed in SEEDS]))
 
 
-def test_cancel_in_mid_stream(server, create):
-    stream = create(stream=True, max_tokens=1800, extra_body={"ignore_eos": True})
-    for _, _ in zip(range(3), stream):
-        pass
-    stream.close()
-    assert_cancelled(server)
+def test_cancel_in_mid_stream(server, stall, create):
+    def leave(stop):
+        stream = create(stream=True, max_tokens=LEFT_TOKENS, extra_body={"ignore_eos": True})
+        for _, _ in zip(range(3), stream):
+            pass
+        stop()
+        stream.close()
+
+    assert_cancels(server, stall, leave)
 
 
 def test_a_wrong_model(create):

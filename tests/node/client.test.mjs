@@ -1,5 +1,6 @@
 // The official JavaScript client: chat, stream, tools in a loop, structured output, cancel, errors.
 import assert from "node:assert/strict";
+import { rm, writeFile } from "node:fs/promises";
 import { test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 
@@ -8,7 +9,7 @@ import { LengthFinishReasonError } from "openai/error";
 import { zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
-const { KVIK_URL: baseURL, KVIK_KEY: apiKey, KVIK_MODEL: model } = process.env;
+const { KVIK_URL: baseURL, KVIK_KEY: apiKey, KVIK_MODEL: model, KVIK_STALL: stall } = process.env;
 const client = new OpenAI({ baseURL, apiKey, maxRetries: 0, timeout: 60_000 });
 const question = [{ role: "user", content: "Your bill of 12.50 is due." }];
 const ask = (options) => client.chat.completions.create({ model, messages: question, max_tokens: 60, temperature: 0, ...options });
@@ -88,19 +89,49 @@ test("formats that cannot be enforced while decoding are not refused", async () 
   assert.ok(answer.choices[0].message.content.startsWith("{"));
 });
 
-test("cancel in mid-stream", async () => {
-  const stream = await ask({ stream: true, max_tokens: 1800, ignore_eos: true });
-  let count = 0;
-  for await (const _ of stream) if (++count === 3) break;
-  assert.equal(count, 3);
-  const running = async () => {
-    const metrics = await fetch(new URL("/metrics", baseURL), { headers: { authorization: `Bearer ${apiKey}` } });
-    return Number(/^kvik_requests_running(?:\{.*\})? (\S+)/m.exec(await metrics.text())[1]);
-  };
-  for (let tries = 0; (await running()) > 0; tries += 1) {
-    assert.ok(tries < 100, "the answer is still computed");
-    await wait(100);
+async function metric(name) {
+  const metrics = await fetch(new URL("/metrics", baseURL), { headers: { authorization: `Bearer ${apiKey}` } });
+  const values = (await metrics.text()).split("\n").filter((line) => line.startsWith(name));
+  assert.ok(values.length > 0, name);
+  return values.reduce((sum, line) => sum + Number(line.split(" ").at(-1)), 0);
+}
+
+// Tokens generated until nothing runs: those of an answer that was stopped are counted a moment later.
+async function generatedAtRest() {
+  for (let tries = 0; tries < 30; tries += 1) {
+    const before = await metric("kvik_generated_tokens_total");
+    await wait(300);
+    const runs = (await metric("kvik_requests_running")) > 0;
+    if (!runs && (await metric("kvik_generated_tokens_total")) === before) return before;
   }
+  assert.fail("the answer is still computed");
+}
+
+// Reads three pieces, stops the engine and leaves. On a fast machine the answer may have ended before: false.
+async function leaveInMidStream(max_tokens) {
+  let [count, stands] = [0, false];
+  for await (const _ of await ask({ stream: true, max_tokens, ignore_eos: true })) {
+    count += 1;
+    if (count < 3) continue;
+    await writeFile(stall, "");
+    stands = (await metric("kvik_requests_running")) === 1;
+    break;
+  }
+  assert.equal(count, 3);
+  return stands;
+}
+
+test("cancel in mid-stream", async () => {
+  const max_tokens = 1800;
+  for (let tries = 0; tries < 10; tries += 1) {
+    const before = await generatedAtRest();
+    const stood = await leaveInMidStream(max_tokens).finally(() => rm(stall, { force: true }));
+    const generated = (await generatedAtRest()) - before;
+    if (!stood) continue;
+    assert.ok(generated < max_tokens, "it was computed to its end");
+    return;
+  }
+  assert.fail("every answer ended before it was left");
 });
 
 const errors = [

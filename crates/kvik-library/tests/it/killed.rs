@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -72,9 +73,9 @@ fn start(dir: &Path, round: u64) -> Child {
 
 /// Reads what a process says, and kills it. The prompts of which all is durable then.
 fn kill(mut child: Child, when: When) -> BTreeSet<u64> {
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
-    let (mut asked, mut answers) = (BTreeSet::new(), 0);
-    for line in lines {
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let (mut asked, mut answers, mut is_time) = (BTreeSet::new(), 0, false);
+    for line in lines.by_ref() {
         let after = match (line.split(' ').collect::<Vec<_>>().as_slice(), when) {
             (["answer", seed], _) => {
                 asked.insert(seed.parse().unwrap());
@@ -96,12 +97,14 @@ fn kill(mut child: Child, when: When) -> BTreeSet<u64> {
         };
         if let Some(after) = after {
             std::thread::sleep(after);
+            is_time = true;
             break;
         }
     }
     // SIGKILL: nothing in the process has a say.
     child.kill().unwrap();
-    child.wait().unwrap();
+    let ended = child.wait().unwrap();
+    assert!(is_time && ended.signal() == Some(9), "{when:?}: it ended by itself, with {ended}");
     if when == When::Durable { asked } else { BTreeSet::new() }
 }
 

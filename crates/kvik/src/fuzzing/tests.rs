@@ -148,12 +148,7 @@ fn timed(
     let answer = server.send(Method::from_bytes(method.as_bytes()).unwrap(), path, body.as_bytes());
     let Some((status, _, text)) = answer else {
         let start = Instant::now();
-        let other = br#"{"prompt": "Once", "max_tokens": 1}"#;
-        assert!(
-            server.send(Method::POST, "/v1/completions", other).is_some(),
-            "no answer behind {}",
-            shown()
-        );
+        server.answer_another(&shown());
         return (start.elapsed(), None);
     };
     let failed = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
 use super::*;
@@ -84,7 +85,8 @@ fn run_and_kill(dir: &Path, seed: u64, life: Duration) -> Vec<String> {
     let printed = std::thread::spawn(move || lines.map_while(Result::ok).collect());
     std::thread::sleep(life);
     child.kill().unwrap();
-    child.wait().unwrap();
+    let ended = child.wait().unwrap();
+    assert_eq!(ended.signal(), Some(9), "it ended by itself, with {ended}");
     printed.join().unwrap()
 }
 
