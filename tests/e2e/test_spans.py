@@ -74,6 +74,21 @@ def test_every_answer_is_a_span_and_what_it_went_through_are_its_children(collec
     assert "my friend" not in json.dumps(spans(collector))
 
 
+def test_a_full_queue_is_no_span_and_prompts_in_parallel_are_within_theirs(collector):
+    prompts = {"prompt": ["Hello there, my friend."] * 8, "max_tokens": 8, "temperature": 0}
+    address = f"http://127.0.0.1:{collector.server_address[1]}"
+    with Server("--otlp", address, "--parallel", "1", "--queue", "1") as server:
+        assert server.post("/v1/completions", prompts).json["error"]["code"] == "queue_full"
+    assert not spans(collector)
+    with Server("--otlp", address) as server:
+        assert server.post("/v1/completions", prompts).status == 200
+    whole = next(span for span in spans(collector) if span["name"].startswith("text_completion "))
+    children = [span for span in spans(collector) if span.get("parentSpanId") == whole["spanId"]]
+    assert len(children) == 3
+    for end in ("startTimeUnixNano", "endTimeUnixNano"):
+        assert all(int(whole["startTimeUnixNano"]) <= int(child[end]) <= int(whole["endTimeUnixNano"]) for child in children)
+
+
 def test_a_collector_that_is_gone_costs_nothing():
     with Server("--otlp", "http://127.0.0.1:9") as server:
         began = time.monotonic()

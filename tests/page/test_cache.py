@@ -250,8 +250,9 @@ def test_curves_move(show):
 
 def test_rates_know_gaps_and_restarts(page):
     def at(time, prompt, started=1):
-        return {"time": time, "started": started, "tokens": {"prompt": prompt, "cached": 0, "generated": 0}}
+        return {"time": time, "started": started, "tokens": {"prompt": 2 * prompt, "cached": 0, "computed": prompt, "generated": 0}}
 
+    # Half of the prompts were given up before they were looked up.
     samples = [at(10, 100), at(12, 300), None, at(14, 400), at(15, 50, started=14), at(16, 60, started=14)]
     found = module(page, "cache/rates.js", "m.rates(%s)" % json.dumps(samples))
     assert [each and each["perSecond"]["computed"] for each in found] == [None, 100, None, None, None, 10]
@@ -261,7 +262,7 @@ def test_rates_know_gaps_and_restarts(page):
 
 def test_samples_that_are_far_apart_are_drawn_by_their_time(page):
     def at(time, prompt, started=1):
-        tokens = {"prompt": prompt, "cached": 0, "by_tier": {}, "generated": 0}
+        tokens = {"prompt": prompt, "cached": 0, "by_tier": {}, "computed": prompt, "generated": 0}
         return {"time": time, "started": started, "tokens": tokens, "kv": prompt}
 
     samples = [at(10, 100), at(14, 500), None, at(30, 500), at(31.2, 600), at(90, 0, started=2)]

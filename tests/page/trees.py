@@ -68,7 +68,8 @@ def stats(at, prompt=0, cached=0, generated=0, scope="server", disk=None):
     is_server = scope == "server"
     return {
         "object": "stats", "time": 1763845926.0 + at, "started": 1763840000.0, "scope": scope,
-        "tokens": {"prompt": prompt, "cached": cached, "by_tier": {"ram": cached, "disk": 0}, "generated": generated},
+        "tokens": {"prompt": prompt, "cached": cached, "by_tier": {"ram": cached, "disk": 0}, "computed": prompt - cached,
+                   "generated": generated},
         "requests": {"answered": at, "failed": 0, "refused": 0},
         "queue": {"running": 2, "waiting": at % 3, "parallel": 16} if is_server else None,
         "kv": {"ram": {"bytes": 49152 * (10 + at), "capacity_bytes": 49152 * 400, "pinned_bytes": 49152 * 6}, "disk": disk}

@@ -16,7 +16,7 @@ function between(before, now, most) {
 /** What was between two samples: totals grew evenly, all else was as it had been. */
 function mixed(before, now, share) {
   const grown = (from, to) => from + (to - from) * share;
-  const tokens = Object.fromEntries(["prompt", "cached", "generated"].map((kind) => [kind, grown(before.tokens[kind], now.tokens[kind])]));
+  const tokens = Object.fromEntries(["prompt", "cached", "computed", "generated"].map((kind) => [kind, grown(before.tokens[kind], now.tokens[kind])]));
   return { ...before, time: grown(before.time, now.time), tokens };
 }
 
@@ -26,14 +26,15 @@ export function rates(samples) {
     const before = samples[at - 1];
     if (!now || !before || now.started !== before.started || now.time <= before.time) return null;
     const seconds = now.time - before.time;
-    const prompt = now.tokens.prompt - before.tokens.prompt;
     const reused = now.tokens.cached - before.tokens.cached;
+    const computed = now.tokens.computed - before.tokens.computed;
     return {
-      prompt,
+      // Prompts that were given up before they were looked up are in neither.
+      read: reused + computed,
       reused,
       perSecond: {
         reused: reused / seconds,
-        computed: (prompt - reused) / seconds,
+        computed: computed / seconds,
         generated: (now.tokens.generated - before.tokens.generated) / seconds,
       },
     };
@@ -42,16 +43,16 @@ export function rates(samples) {
 
 /** The share of prompt tokens that was reused in the last `seconds` samples before each; null where none were read. */
 export function hitRates(differences, seconds = 30) {
-  let prompt = 0;
+  let read = 0;
   let reused = 0;
   const add = (difference, sign) => {
-    prompt += sign * (difference?.prompt ?? 0);
+    read += sign * (difference?.read ?? 0);
     reused += sign * (difference?.reused ?? 0);
   };
   return differences.map((difference, at) => {
     add(difference, 1);
     if (at >= seconds) add(differences[at - seconds], -1);
-    return difference && prompt > 0 ? reused / prompt : null;
+    return difference && read > 0 ? reused / read : null;
   });
 }
 

@@ -67,6 +67,8 @@ pub struct Server {
     /// API keys; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     clock: Clock,
+    /// The models come and go, so the numbers of an engine are not the server's.
+    several_models: AtomicBool,
     /// The server will end soon: load balancers should send it no new requests.
     leaving: AtomicBool,
     stopping: AtomicBool,
@@ -101,6 +103,7 @@ impl Server {
             seal: Arc::new(Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process))),
             keys: RwLock::new(keys),
             clock: config.clock.clone(),
+            several_models: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         })
@@ -115,6 +118,16 @@ impl Server {
     /// Replaces the keys. Running requests continue.
     pub(crate) fn replace_keys(&self, keys: Keys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    }
+
+    /// Notes that it serves the models of a catalogue.
+    pub(crate) fn set_several_models(&self) {
+        self.several_models.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it serves the models of a catalogue.
+    pub(crate) fn has_several_models(&self) -> bool {
+        self.several_models.load(Ordering::Relaxed)
     }
 
     /// Whether several tenants share it.

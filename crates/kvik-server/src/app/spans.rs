@@ -151,6 +151,11 @@ impl AnswerSpan {
         AnswerSpan { spans: spans.clone(), came, began, attributes, finish: Vec::new(), ended: false }
     }
 
+    /// Sends nothing: the request was refused before it reached the model.
+    pub(crate) fn discard(mut self) {
+        self.ended = true;
+    }
+
     /// Notes an event.
     pub(crate) fn note(&mut self, event: &Event) {
         if let Event::Finished { reason, .. } = event {
@@ -199,7 +204,7 @@ impl AnswerSpan {
         span.set_status(status);
         if let Some(report) = report {
             let within = parent.with_remote_span_context(span.span_context().clone());
-            steps(tracer, report, ended, &within);
+            steps(tracer, report, (self.began, ended), &within);
         }
         span.end_with_timestamp(ended);
     }
@@ -211,15 +216,26 @@ impl Drop for AnswerSpan {
     }
 }
 
-/// Child spans of the phases of an answer that has just ended.
-fn steps(tracer: &SdkTracer, report: &Report, ended: SystemTime, within: &Context) {
-    let mut until = ended;
-    for (name, time) in [("decode", report.decode), ("prefill", report.prefill), ("queue", report.queued)] {
-        let from = until.checked_sub(time).unwrap_or(until);
+/// Child spans of the phases of an answer between these times.
+fn steps(tracer: &SdkTracer, report: &Report, during: (SystemTime, SystemTime), within: &Context) {
+    for (name, from, until) in phases(report, during) {
         let builder = tracer.span_builder(name).with_kind(SpanKind::Internal).with_start_time(from);
         tracer.build_with_context(builder, within).end_with_timestamp(until);
-        until = from;
     }
+}
+
+/// The phases with their beginnings and ends, the last one first. A report of several prompts has the sums of times that
+/// passed at once, so no phase begins before the answer did.
+fn phases(
+    report: &Report,
+    (began, ended): (SystemTime, SystemTime),
+) -> [(&'static str, SystemTime, SystemTime); 3] {
+    let mut until = ended;
+    [("decode", report.decode), ("prefill", report.prefill), ("queue", report.queued)].map(|(name, time)| {
+        let end = until;
+        until = end.checked_sub(time).unwrap_or(end).max(began.min(end));
+        (name, until, end)
+    })
 }
 
 /// The sampling attributes of a request.
@@ -255,6 +271,25 @@ mod tests {
         {
             assert!(parse_traceparent(wrong).is_none(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_phases_of_prompts_in_parallel_are_within_their_answer() {
+        let at = |ms: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+        let time = Duration::from_millis;
+        let report = |factor: u32| Report {
+            decode: time(30) * factor,
+            prefill: time(20) * factor,
+            queued: time(10) * factor,
+            ..Report::default()
+        };
+        let of = |factor| phases(&report(factor), (at(1000), at(1060)));
+        let one =
+            [("decode", at(1030), at(1060)), ("prefill", at(1010), at(1030)), ("queue", at(1000), at(1010))];
+        assert_eq!(of(1), one);
+        let eight =
+            [("decode", at(1000), at(1060)), ("prefill", at(1000), at(1000)), ("queue", at(1000), at(1000))];
+        assert_eq!(of(8), eight);
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub(crate) struct Counts {
     pub(crate) cached_tokens: u64,
     /// Cached tokens that came from tiers below RAM.
     pub(crate) loaded: ByLevel<u64>,
+    /// Prompt tokens that were computed. A prompt that was given up before it was looked up has neither these nor cached
+    /// ones.
+    pub(crate) computed_tokens: u64,
     pub(crate) generated_tokens: u64,
     /// Prompts that were answered to the end.
     pub(crate) answered: u64,
@@ -69,6 +72,7 @@ impl Counts {
         prompt_tokens: 0,
         cached_tokens: 0,
         loaded: ByLevel::each(0),
+        computed_tokens: 0,
         generated_tokens: 0,
         answered: 0,
         failed: 0,
@@ -81,6 +85,7 @@ impl Counts {
             prompt_tokens: report.prompt_tokens as u64,
             cached_tokens: report.cached_tokens as u64,
             loaded: report.loaded.map(|tokens| tokens as u64),
+            computed_tokens: report.computed_tokens as u64,
             generated_tokens: report.generated_tokens as u64,
             ..Counts::NONE
         }
@@ -92,6 +97,7 @@ impl AddAssign for Counts {
         self.prompt_tokens += other.prompt_tokens;
         self.cached_tokens += other.cached_tokens;
         self.loaded += other.loaded;
+        self.computed_tokens += other.computed_tokens;
         self.generated_tokens += other.generated_tokens;
         self.answered += other.answered;
         self.failed += other.failed;

@@ -132,7 +132,8 @@ const COLUMNS: [Column; 11] = [
     ("requests", |line| text(&line["requests"])),
     ("prompt", |line| text(&line["prompt_tokens"])),
     ("cached", |line| {
-        (number(&line["cached_tokens"]["ram"]) + number(&line["cached_tokens"]["disk"])).to_string()
+        let tiers = line["cached_tokens"].as_object();
+        tiers.into_iter().flatten().map(|(_, tokens)| number(tokens)).sum::<u64>().to_string()
     }),
     ("of disk", |line| text(&line["cached_tokens"]["disk"])),
     ("generated", |line| text(&line["generated_tokens"])),
@@ -184,12 +185,15 @@ mod tests {
                 "generated_tokens": 96, "hit_rate": 0.8, "cost": cost, "saved_seconds": 4.25,
             })
         };
+        let mut remote = line("far", "0");
+        remote["cached_tokens"] = json!({"ram": 1700, "host": 80, "disk": 120, "remote": 20});
         let expect = "\
 day         tenant  model      requests  prompt  cached  of disk  generated  hit rate    cost  saved
 2026-11-21  a       kvik-tiny        12    2400    1920      120         96     80.0%    1872  4.2 s
 2026-11-21  acme    kvik-tiny        12    2400    1920      120         96     80.0%  0.0001  4.2 s
+2026-11-21  far     kvik-tiny        12    2400    1920      120         96     80.0%       0  4.2 s
 ";
-        assert_eq!(table(&[line("a", "1872"), line("acme", "0.0001")]), expect);
+        assert_eq!(table(&[line("a", "1872"), line("acme", "0.0001"), remote]), expect);
     }
 
     #[derive(Debug, Parser)]

@@ -54,7 +54,8 @@ impl Gate {
         self.0.0.lock().unwrap().waiting
     }
 
-    fn pass(&self) {
+    /// Waits until the gate is open.
+    pub(crate) fn pass(&self) {
         let (state, opened) = &*self.0;
         let mut state = state.lock().unwrap();
         state.waiting += 1;

@@ -40,6 +40,7 @@ fn sums_are_the_same_pending_written_and_after_a_restart() {
         prompt_tokens: 200 * requests,
         cached_tokens: 160 * requests,
         disk_tokens: 40 * requests,
+        host_tokens: 0,
         remote_tokens: 0,
         computed_tokens: 40 * requests,
         generated_tokens: 10 * requests,
@@ -65,6 +66,29 @@ fn sums_are_the_same_pending_written_and_after_a_restart() {
             Some(expect(10 * round + 10))
         );
     }
+}
+
+#[test]
+fn cached_tokens_are_told_by_their_tier() {
+    let row = LedgerRow { day: Day::of(first_day()), tenant: "acme".to_owned(), model: "m".to_owned() };
+    for level in Level::ALL {
+        let report = Report { loaded: ByLevel::of(level, 30), ..report(40, 100, 0) };
+        let mut totals = Totals::of(&report, Cost::default(), Duration::ZERO);
+        let again = totals;
+        totals += &again;
+        let shown = serde_json::to_value(totals.shown(&row)).unwrap();
+        let tiers = shown["cached_tokens"].as_object().unwrap();
+        assert_eq!((tiers["ram"].as_u64(), tiers[level.name()].as_u64()), (Some(140), Some(60)));
+        assert_eq!(tiers.values().filter_map(serde_json::Value::as_u64).sum::<u64>(), 200, "{tiers:?}");
+    }
+}
+
+#[test]
+fn a_prompt_that_was_never_looked_up_is_no_miss() {
+    let ledger = Ledger::new(None, first_day);
+    ledger.enter(["acme", "m"], &report(50, 150, 0), None);
+    ledger.enter(["acme", "m"], &Report { prompt_tokens: 4000, ..Report::default() }, None);
+    assert_eq!((sum(&ledger).prompt_tokens, sum(&ledger).hit_rate()), (4200, 0.75));
 }
 
 #[test]

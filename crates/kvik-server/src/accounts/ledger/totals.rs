@@ -31,6 +31,8 @@ pub(crate) struct Totals {
     pub(crate) cached_tokens: u64,
     /// Cached prompt tokens that came from disk.
     pub(crate) disk_tokens: u64,
+    /// Cached prompt tokens that came from the host's memory, where a GPU computes.
+    pub(crate) host_tokens: u64,
     /// Cached prompt tokens that other nodes had computed.
     pub(crate) remote_tokens: u64,
     /// Prompt tokens that were computed.
@@ -63,6 +65,9 @@ pub(crate) struct UsageRow {
 #[schemars(inline)]
 struct CachedTokens {
     ram: u64,
+    /// From the host's memory, where a GPU computes; absent where nothing did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<u64>,
     disk: u64,
     /// From the store that nodes share; absent where nothing did.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,6 +82,7 @@ impl Totals {
             prompt_tokens: report.prompt_tokens as u64,
             cached_tokens: report.cached_tokens as u64,
             disk_tokens: report.loaded[Level::Disk] as u64,
+            host_tokens: report.loaded[Level::Host] as u64,
             remote_tokens: report.loaded[Level::Remote] as u64,
             computed_tokens: report.computed_tokens as u64,
             generated_tokens: report.generated_tokens as u64,
@@ -85,9 +91,22 @@ impl Totals {
         }
     }
 
-    /// Share of prompt tokens that came from the cache; 0 without prompt tokens.
+    /// Share of prompt tokens that came from the cache; 0 without prompt tokens. Tokens of prompts that were given up
+    /// before they were looked up or computed are no misses.
     pub(crate) fn hit_rate(&self) -> f64 {
-        if self.prompt_tokens == 0 { 0.0 } else { self.cached_tokens as f64 / self.prompt_tokens as f64 }
+        let read = self.cached_tokens.saturating_add(self.computed_tokens);
+        if read == 0 { 0.0 } else { self.cached_tokens as f64 / read as f64 }
+    }
+
+    fn by_tier(&self) -> CachedTokens {
+        let Totals { disk_tokens: disk, host_tokens: host, remote_tokens: remote, .. } = *self;
+        let where_any = |tokens: u64| Some(tokens).filter(|&tokens| tokens > 0);
+        CachedTokens {
+            ram: self.cached_tokens.saturating_sub(disk + host + remote),
+            host: where_any(host),
+            disk,
+            remote: where_any(remote),
+        }
     }
 
     pub(crate) fn saved_seconds(&self) -> f64 {
@@ -102,11 +121,7 @@ impl Totals {
             model: row.model.clone(),
             requests: self.requests,
             prompt_tokens: self.prompt_tokens,
-            cached_tokens: CachedTokens {
-                ram: self.cached_tokens.saturating_sub(self.disk_tokens + self.remote_tokens),
-                disk: self.disk_tokens,
-                remote: Some(self.remote_tokens).filter(|&tokens| tokens > 0),
-            },
+            cached_tokens: self.by_tier(),
             computed_tokens: self.computed_tokens,
             generated_tokens: self.generated_tokens,
             hit_rate: self.hit_rate(),
@@ -123,6 +138,7 @@ impl AddAssign<&Totals> for Totals {
         add(&mut self.prompt_tokens, other.prompt_tokens);
         add(&mut self.cached_tokens, other.cached_tokens);
         add(&mut self.disk_tokens, other.disk_tokens);
+        add(&mut self.host_tokens, other.host_tokens);
         add(&mut self.remote_tokens, other.remote_tokens);
         add(&mut self.computed_tokens, other.computed_tokens);
         add(&mut self.generated_tokens, other.generated_tokens);

@@ -53,6 +53,8 @@ struct Tokens {
     prompt: u64,
     cached: u64,
     by_tier: ByTier<u64>,
+    /// Prompt tokens that were computed. Together with `cached` less than `prompt` where requests were given up.
+    computed: u64,
     generated: u64,
 }
 
@@ -104,21 +106,22 @@ pub(crate) async fn route(State(app): State<Arc<App>>, Extension(caller): Extens
         time: seconds(SystemTime::now()),
         started: seconds(app.server.tally.started),
         scope: if caller.admin { Scope::Server } else { Scope::Tenant },
-        tokens: tokens(&counts, engine.as_ref()),
+        tokens: tokens(&counts, engine.as_ref().filter(|_| !app.server.has_several_models())),
         requests: Requests { answered: counts.answered, failed: counts.failed, refused: counts.refused },
         queue: engine.as_ref().map(|engine| queue(engine, app.serving.model.parallel)),
         kv: engine.as_ref().map(kv),
     })
 }
 
-/// Counts prompts when their answer ends. Generated tokens count at once if the engine's statistics are
-/// available.
+/// Counts prompts when their answer ends. Generated tokens count at once if the statistics of the server's only engine
+/// are available.
 fn tokens(counts: &Counts, engine: Option<&EngineStats>) -> Tokens {
-    let Counts { prompt_tokens, cached_tokens, loaded, generated_tokens, .. } = *counts;
+    let Counts { prompt_tokens, cached_tokens, loaded, computed_tokens, generated_tokens, .. } = *counts;
     Tokens {
         prompt: prompt_tokens,
         cached: cached_tokens,
         by_tier: ByTier::of(cached_tokens, loaded),
+        computed: computed_tokens,
         generated: engine.map_or(generated_tokens, |engine| engine.counters.generated_tokens),
     }
 }

@@ -267,6 +267,17 @@ impl World {
     }
 }
 
+/// An engine counts its own tokens, and begins again when its model is loaded again.
+#[tokio::test]
+async fn totals_are_those_of_all_models() {
+    let world = World::with(&["a", "long"], None);
+    for name in ["a", "long", "a"] {
+        assert_eq!(world.ask(body(name)).await.0, 200);
+    }
+    let stats = world.get("/v1/stats").await;
+    assert_eq!((&stats["scope"], &stats["tokens"]["generated"]), (&json!("server"), &json!(1 + 4 + 1)));
+}
+
 /// Ollama's clients identify a model by size, time and digest: these are its file's, before and after it is
 /// loaded.
 #[tokio::test]

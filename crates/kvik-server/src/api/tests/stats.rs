@@ -47,7 +47,9 @@ async fn a_tenant_sees_its_own_totals_and_the_admin_all() {
     let acme = json!({
         "object": "stats",
         "scope": "tenant",
-        "tokens": {"prompt": prompt, "cached": 6, "by_tier": {"ram": 6, "disk": 0}, "generated": 6},
+        "tokens": {
+            "prompt": prompt, "cached": 6, "by_tier": {"ram": 6, "disk": 0}, "computed": prompt - 6, "generated": 6,
+        },
         "requests": {"answered": 2, "failed": 1, "refused": 1},
         "queue": null,
         "kv": null,
@@ -56,10 +58,13 @@ async fn a_tenant_sees_its_own_totals_and_the_admin_all() {
     assert_eq!(stats(&server, "beta").await, untouched, "of another it learns nothing");
 
     assert_eq!(chat(&server, "beta", 1).await, 200);
+    let prompts = prompt / 2 * 3;
     let all = json!({
         "object": "stats",
         "scope": "server",
-        "tokens": {"prompt": prompt / 2 * 3, "cached": 9, "by_tier": {"ram": 9, "disk": 0}, "generated": 0},
+        "tokens": {
+            "prompt": prompts, "cached": 9, "by_tier": {"ram": 9, "disk": 0}, "computed": prompts - 9, "generated": 0,
+        },
         "requests": {"answered": 3, "failed": 1, "refused": 1},
         "queue": {"running": 1, "waiting": 2, "parallel": 4},
         "kv": {"ram": {"bytes": 1536, "capacity_bytes": 4096, "pinned_bytes": 0}, "disk": null},

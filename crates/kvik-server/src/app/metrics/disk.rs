@@ -23,7 +23,6 @@ pub(crate) struct DiskMetrics {
     host: PerModel,
     host_used: PerModel,
     host_load_rate: PerModel,
-    compute_rate: PerModel,
     adopted: PerModel<Counter>,
     written: PerModel<Counter>,
     write_faults: PerModel<Counter>,
@@ -65,7 +64,6 @@ impl DiskMetrics {
                 "host_load_bytes_per_second",
                 "Measured speed of loading from the host's memory",
             ),
-            compute_rate: add(r, "prefill_tokens_per_second", "Measured speed of computing prompts"),
             adopted: add(r, "disk_blocks_adopted", "Blocks found on disk at the start"),
             written: add(r, "disk_blocks_written", "Blocks written"),
             write_faults: add(r, "disk_write_faults", "Blocks that could not be written"),
@@ -89,7 +87,7 @@ impl DiskMetrics {
         self.counters().into_iter().zip(counters).for_each(|(counter, value)| store(counter, labels, value));
     }
 
-    fn gauges(&self) -> [&PerModel; 14] {
+    fn gauges(&self) -> [&PerModel; 13] {
         [
             &self.writes,
             &self.slots,
@@ -104,7 +102,6 @@ impl DiskMetrics {
             &self.host,
             &self.host_used,
             &self.host_load_rate,
-            &self.compute_rate,
         ]
     }
 
@@ -122,7 +119,7 @@ impl DiskMetrics {
 }
 
 /// The values of the gauges and of the counters, in their order.
-fn numbers(stats: &DiskStats) -> ([usize; 14], [u64; 7]) {
+fn numbers(stats: &DiskStats) -> ([usize; 13], [u64; 7]) {
     let (tier, totals) = (&stats.tier, &stats.tier.totals);
     let host = stats.host.unwrap_or(HostStats { blocks: 0, used: 0, is_last: false });
     let rate = |rate: Option<f64>| rate.unwrap_or_default() as usize;
@@ -140,7 +137,6 @@ fn numbers(stats: &DiskStats) -> ([usize; 14], [u64; 7]) {
         host.blocks,
         host.used,
         rate(stats.host_load_rate),
-        rate(stats.compute_rate),
     ];
     let counters = [
         totals.adopted,

@@ -35,6 +35,7 @@ pub(super) struct EngineMetrics {
     blocks_cached: PerModel,
     blocks_owned: PerModel,
     tree_tokens: PerModel,
+    compute_rate: PerModel,
     disk: DiskMetrics,
     remote: RemoteMetrics,
 }
@@ -67,6 +68,11 @@ impl EngineMetrics {
             blocks_cached: add(r, "blocks_cached", "Blocks in the prefix tree, each counted once"),
             blocks_owned: add(r, "blocks_owned", "Blocks that belong to one running sequence"),
             tree_tokens: add(r, "tree_tokens", "Tokens in the prefix tree"),
+            compute_rate: add(
+                r,
+                "prefill_tokens_per_second",
+                "Measured speed of computing prompts, 0 before the first",
+            ),
             disk: DiskMetrics::new(r),
             remote: RemoteMetrics::new(r),
         }
@@ -100,7 +106,7 @@ impl EngineMetrics {
         remote.clear();
     }
 
-    fn gauges(&self) -> [&PerModel; 10] {
+    fn gauges(&self) -> [&PerModel; 11] {
         [
             &self.waiting,
             &self.running,
@@ -112,6 +118,7 @@ impl EngineMetrics {
             &self.blocks_cached,
             &self.blocks_owned,
             &self.tree_tokens,
+            &self.compute_rate,
         ]
     }
 
@@ -148,6 +155,7 @@ impl EngineMetrics {
             cache.shared,
             cache.owned,
             cache.tokens,
+            stats.compute_rate.unwrap_or_default() as usize,
         ];
         self.gauges().into_iter().zip(values).for_each(|(gauge, value)| put(gauge, labels, value));
     }

@@ -11,7 +11,10 @@ mod remote;
 mod retain;
 pub(crate) mod shelf;
 
-use std::{fmt, sync::atomic::AtomicU64};
+use std::{
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+};
 
 use axum::http::StatusCode;
 use kvik_engine::api::Report;
@@ -68,6 +71,8 @@ pub(crate) struct Metrics {
     tenants: TenantCounters,
     engines: EngineMetrics,
     pub(crate) shelf: ShelfMetrics,
+    /// Held while what is set at each scrape is set and written.
+    scraping: Mutex<()>,
 }
 
 /// The usage of each tenant, as billed.
@@ -109,6 +114,7 @@ impl Metrics {
             tenants: TenantCounters::new(r),
             engines: EngineMetrics::new(r),
             shelf: ShelfMetrics::new(r),
+            scraping: Mutex::default(),
             registry,
         }
     }
@@ -130,12 +136,20 @@ impl Metrics {
         self.decode_seconds.inc_by(report.decode.as_secs_f64());
     }
 
-    /// Counts a complete answer.
-    pub(crate) fn answered(&self, report: &Report) {
-        self.first_token.observe((report.queued + report.prefill).as_secs_f64());
+    /// Counts a complete answer; `is_waited_for` says that a client waited for its first token.
+    pub(crate) fn answered(&self, report: &Report, is_waited_for: bool) {
+        if is_waited_for {
+            self.first_token.observe((report.queued + report.prefill).as_secs_f64());
+        }
         if let Some(retained) = &report.retained {
             self.retain.answered(retained);
         }
+    }
+
+    /// Begins a scrape. Two at once would clear each other's numbers.
+    pub(crate) fn begin_scrape(&self) -> MutexGuard<'_, ()> {
+        // It guards no data that a panic could leave half changed: all of it is set again.
+        self.scraping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The text that Prometheus scrapes, with the numbers of these engines; several models are told apart by

@@ -299,6 +299,13 @@ impl Trailer {
         self.span.iter_mut().for_each(|span| span.fail(error));
     }
 
+    /// Notes that the engine did not accept the requests: there is no answer that a span could be of.
+    pub(crate) fn refuse(&mut self) {
+        if let Some(span) = self.span.take() {
+            span.discard();
+        }
+    }
+
     /// Whether all prompts have ended.
     pub(crate) fn is_complete(&self) -> bool {
         self.ended.iter().all(Option::is_some)

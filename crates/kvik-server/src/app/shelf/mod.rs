@@ -124,6 +124,7 @@ impl Shelf {
         budget: u64,
         catalogue: Box<dyn Catalogue>,
     ) -> Arc<Shelf> {
+        server.set_several_models();
         Shelf::with(server, entries, budget, Some(catalogue))
     }
 
