@@ -33,6 +33,8 @@ def retokenised(server, messages, key=None):
     """What an explanation says, which the answer has to confirm."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     explained = server.post("/v1/cache/explain", {"messages": messages}, **headers).json["kvik"]["cache"]
+    rendered = server.post("/v1/chat/completions/render", {"messages": messages}, **headers).json["token_ids"]
+    assert len(rendered) == explained["prompt_tokens"], "as a router looks it up"
     cache = ask(server, messages, key, max_tokens=1)["kvik"]["cache"]
     assert cache.get("retokenised") == explained.get("retokenised")
     assert cache["prompt_tokens"] == explained["prompt_tokens"]
@@ -55,6 +57,14 @@ def test_what_was_answered_is_not_computed_again_also_after_a_restart(tmp_path):
         assert retokenised(server, messages) == 0
     with Server(*FLAGS, env=env) as server:
         assert retokenised(server, messages) == 0
+
+
+def test_what_is_evicted_is_what_was_computed():
+    with Server(*FLAGS) as server:
+        messages, _ = talk(server)
+        assert retokenised(server, messages) > 0 and server.get("/v1/cache").json["prefixes"]
+        assert server.post("/v1/cache/evict", {"messages": messages}).json["blocks"] > 0
+        assert server.get("/v1/cache").json["prefixes"] == []
 
 
 def test_it_can_be_switched_off():

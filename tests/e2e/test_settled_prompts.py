@@ -1,4 +1,5 @@
 """What changes in the system messages of an agent is read behind what does not."""
+import json
 import pathlib
 import sys
 import uuid
@@ -20,10 +21,15 @@ def system(agent, directory):
     return f"You are agent {agent}.\nWorking directory: {directory}\n{rules}"
 
 
+def session(text, directory, **kvik):
+    """The first request of a session of an agent."""
+    body = {"messages": [{"role": "system", "content": text}, {"role": "user", "content": f"Look at {directory}."}]}
+    return body | {"tools": TOOLS, "max_tokens": 1, "kvik": kvik}
+
+
 def ask(server, text, directory, **kvik):
     """A new session of an agent; what it computed, and what was moved."""
-    body = {"messages": [{"role": "system", "content": text}, {"role": "user", "content": f"Look at {directory}."}]}
-    body |= {"tools": TOOLS, "max_tokens": 1, "kvik": kvik}
+    body = session(text, directory, **kvik)
     explained = server.post("/v1/cache/explain", body).json["kvik"]["cache"]
     kvik = server.post("/v1/chat/completions", body).json["kvik"]
     assert kvik["cache"]["cached_tokens"] == explained["cached_tokens"]
@@ -69,6 +75,37 @@ def test_what_was_learned_outlives_a_restart_and_not_a_deletion(tmp_path):
                 assert not is_kept()
     note = lambda at: f"Working directory: {at}"
     assert [[moved["text"] for moved in pieces] for pieces in found] == [[], [note("/bank")], [note("/bank")], [note("/farm")], []]
+
+
+def test_what_is_kept_or_pinned_is_found_by_its_own_text():
+    with Server("--settle-prompts", "--threads", "2") as server:
+        agent = uuid.uuid4().hex[:8]
+        for at in ("/shop", "/bank"):
+            ask(server, system(agent, at), at)
+        assert ask(server, system(agent, "/farm"), "/farm")[2], "it is settled"
+        kept = session(system(agent, "/mill"), "/mill")
+        kept = {"messages": kept["messages"][:1], "tools": TOOLS, "retain": "kvzip:0.5"}
+        kept = server.request("PUT", "/v1/prompts/agent", json.dumps(kept).encode(), {"Content-Type": "application/json"})
+        assert kept.status == 200, kept.text
+        named = server.post("/v1/chat/completions", session(system(agent, "/mill"), "/mill", kept_prefix="agent"))
+        assert named.status == 200 and "settled" not in named.json["kvik"], named.text
+        pinned = session(system(agent, "/dock"), "/dock", pin=True)
+        assert "settled" not in server.post("/v1/chat/completions", pinned).json["kvik"]
+        assert server.post("/v1/cache/evict", pinned).json["pins"] == 1
+        # What was computed as a settled prompt is evicted by the text that was sent.
+        ask(server, system(agent, "/farm"), "/farm")
+        assert ask(server, system(agent, "/farm"), "/farm")[0] == 1
+        server.post("/v1/cache/evict", session(system(agent, "/farm"), "/farm"))
+        assert ask(server, system(agent, "/farm"), "/farm")[0] > 1
+
+
+def test_what_is_remembered_is_explained_as_it_is_read():
+    with Server("--settle-prompts", "--memory", "on", "--threads", "2") as server:
+        agent = uuid.uuid4().hex[:8]
+        for at in ("/shop", "/bank"):
+            ask(server, system(agent, at), at, memory=False)
+        assert ask(server, system(agent, "/farm"), "/farm", memory=False)[2], "it is settled"
+        assert ask(server, system(agent, "/mill"), "/mill")[2] == []
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])

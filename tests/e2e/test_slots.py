@@ -40,6 +40,29 @@ def test_what_a_slot_has_computed_is_saved_restored_and_erased(tmp_path):
         assert ask(server, 1)["timings"]["prompt_n"] == first["timings"]["prompt_n"]
 
 
+def sampled(server, prompt, seed):
+    """The answer to a prompt in a slot, the tokens that were found for it, and those that are computed behind it."""
+    body = {"prompt": prompt, "n_predict": 64, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "seed": seed, "id_slot": 1}
+    answer = server.post("/completion", body).json
+    found = answer["timings"]["cache_n"]
+    return answer, found, found + answer["timings"]["prompt_n"] + answer["tokens_predicted"] - 1
+
+
+def test_a_slot_has_the_tokens_that_were_computed():
+    with Server("--threads", "2") as server:
+        for seed in range(32):
+            assert server.request("DELETE", "/v1/cache", None, {}).status == 200
+            first, _, computed = sampled(server, STORY.strip(), seed)
+            again, found, computed_again = sampled(server, STORY.strip() + first["content"] + " And so on.", seed)
+            # The tokenizer would have divided the answer otherwise.
+            if again["kvik"]["cache"].get("retokenised") and found == computed:
+                break
+        else:
+            raise AssertionError("no answer of these is divided otherwise")
+        assert change(server, 1, "erase")["n_erased"] == computed_again
+        assert server.get("/v1/cache").json["prefixes"] == []
+
+
 def test_what_runs_is_not_shown_where_it_shall_not_be():
     with Server("--no-slots") as server:
         assert server.get("/slots").status == 501

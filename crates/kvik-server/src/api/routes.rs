@@ -226,6 +226,7 @@ fn stuck(life: Life) -> (StatusCode, Json<Stuck>) {
 /// `GET /metrics`
 async fn metrics_text(State(shelf): State<Arc<Shelf>>, Extension(caller): Extension<Caller>) -> Response {
     let (metrics, apps) = (&shelf.server.metrics, shelf.open_apps());
+    let _scrape = metrics.begin_scrape();
     metrics.life.set(shelf.life(), logging::dropped());
     metrics.memory.set_pending(apps.iter().map(|app| app.memory.pending.count()).sum());
     let name = |app: &App| (!shelf.has_one()).then(|| app.serving.model.name.clone());

@@ -3,16 +3,19 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::{extract::State, response::Response};
 use kvik_cache::Token;
 use serde::Serialize;
 
 use super::kvik::explain::{self, Fields};
 use super::route::{Dialect, Errors, at, gives};
 use crate::{
-    app::{body::JsonBody, state::App},
+    app::{body::JsonBody, kept_answer::KeptAnswer, state::App},
     described::JsonSchema,
-    http::error::{ApiError, ErrorBody},
+    http::{
+        answer::written,
+        error::{ApiError, ErrorBody},
+    },
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -34,20 +37,29 @@ struct Rendered {
     token_ids: Vec<Token>,
 }
 
-async fn render_chat(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Rendered>> {
-    let rendered = render(app, body).await?.pop();
-    rendered.map(Json).ok_or_else(|| ApiError::field("messages", "messages is missing"))
+async fn render_chat(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    let write = |mut rendered: Vec<Rendered>| -> Result<Vec<u8>> {
+        let rendered = rendered.pop().ok_or_else(|| ApiError::field("messages", "messages is missing"))?;
+        Ok(written(&rendered))
+    };
+    render(app, body, write).await
 }
 
-async fn render_texts(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Vec<Rendered>>> {
-    render(app, body).await.map(Json)
+async fn render_texts(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    render(app, body, |rendered| Ok(written(&rendered))).await
 }
 
-async fn render(app: Arc<App>, body: JsonBody) -> Result<Vec<Rendered>> {
+/// Answers with the tokens of the prompts, which hold their share of the memory until the client has read them.
+async fn render(
+    app: Arc<App>,
+    body: JsonBody,
+    write: impl FnOnce(Vec<Rendered>) -> Result<Vec<u8>> + Send + 'static,
+) -> Result<Response> {
     let tenant = body.caller.tenant.clone();
     app.read(body, move |app, body| {
-        let (requests, _) = explain::requests(app, &tenant.name, body)?;
-        Ok(requests.into_iter().map(|request| Rendered { token_ids: request.prompt }).collect())
+        let (requests, _) = explain::computed(app, &tenant, body)?;
+        let rendered = requests.into_iter().map(|request| Rendered { token_ids: request.prompt }).collect();
+        app.server.answer_with(tenant.id, KeptAnswer::Written(write(rendered)?))
     })
     .await
 }

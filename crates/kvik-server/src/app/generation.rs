@@ -50,7 +50,6 @@ pub(crate) struct Generation {
     /// Prompts that have not ended.
     running: usize,
     account: Arc<UsageAccount>,
-    permit: Option<Arc<AdmissionPermit>>,
     memory: Arc<AnswerMemory>,
     computed: AnswerComputed,
     /// Whether the answer is streamed, so that a read event is sent and no longer in memory.
@@ -99,6 +98,8 @@ pub(super) struct Sink {
     pub(super) permit: Option<Arc<AdmissionPermit>>,
     /// Held until the prompt has ended; absent for an answer that is a vector.
     pub(super) memory: Option<Arc<AnswerMemory>>,
+    /// Whether a client waits for text: its time to the first token is measured.
+    pub(super) is_waited_for: bool,
     /// Dropped when a prompt has ended; once the last one is, the answer is computed.
     pub(super) computing: Option<Arc<watch::Sender<()>>>,
 }
@@ -109,7 +110,7 @@ impl EventSink for Sink {
             Event::Done(report) => {
                 self.account.charge(report);
                 self.account.count(Counts::ANSWERED);
-                self.account.metrics.answered(report);
+                self.account.metrics.answered(report, self.is_waited_for);
             }
             Event::Failed(_) => self.account.count(Counts::FAILED),
             _ => {}
@@ -146,16 +147,18 @@ impl Generation {
     ) -> Result<Generation, ApiError> {
         let (sender, events) = unbounded_channel();
         let (computing, computed) = watch::channel(());
+        // Only the sinks hold the permit: a client that does not read its answer takes no slot.
         let (account, permit, computing) = (Arc::new(account), Some(Arc::new(permit)), Arc::new(computing));
         let running = requests.len();
         for (prompt, request) in requests.into_iter().enumerate() {
             let (events, account, permit) = (sender.clone(), account.clone(), permit.clone());
             let (memory, computing) = (Some(memory.clone()), Some(computing.clone()));
-            let sink = Sink { prompt, events, account, permit, memory, computing };
+            let is_waited_for = request.max_tokens > 0 && request.background.is_none();
+            let sink = Sink { prompt, events, account, permit, memory, is_waited_for, computing };
             engine.submit(request, Box::new(sink))?;
         }
         let computed = AnswerComputed(computed);
-        Ok(Generation { events, first: None, running, account, permit, memory, computed, is_stream: true })
+        Ok(Generation { events, first: None, running, account, memory, computed, is_stream: true })
     }
 
     /// Waits briefly for the first event, so that a request that the engine fails at once is answered with a
@@ -180,7 +183,7 @@ impl Generation {
         let (prompt, event) = match ready!(self.events.poll_recv(cx)) {
             Some(event) => event,
             None => {
-                self.end();
+                self.running = 0;
                 let stopped = || ApiError::internal("the engine has stopped");
                 return Poll::Ready(Some(Err(self.memory.overrun().unwrap_or_else(stopped))));
             }
@@ -190,23 +193,14 @@ impl Generation {
         }
         match event {
             Event::Failed(error) => {
-                self.end();
+                self.running = 0;
                 Poll::Ready(Some(Err(error.into())))
             }
             event => {
-                match event {
-                    Event::Done(_) if self.running == 1 => self.end(),
-                    Event::Done(_) => self.running -= 1,
-                    _ => {}
-                }
+                self.running -= usize::from(matches!(event, Event::Done(_)));
                 Poll::Ready(Some(Ok((prompt, event))))
             }
         }
-    }
-
-    /// Marks every prompt as ended.
-    fn end(&mut self) {
-        (self.running, self.permit) = (0, None);
     }
 
     /// Waits for the end of one prompt that generates no tokens. Returns its report and the answer's `usage`.
@@ -264,9 +258,9 @@ impl Generation {
     async fn respond_in_frames<A: Answer>(
         mut self,
         answer: A,
-        trailer: Trailer,
+        mut trailer: Trailer,
     ) -> Result<Response, ApiError> {
-        self.settle(KEEP_ALIVE).await?;
+        self.settle(KEEP_ALIVE).await.inspect_err(|error| trailer.fail(error.code()))?;
         let computed = (!trailer.remembers()).then(|| self.computed.clone());
         let mut response = A::WIRE.respond(self.frames(answer, trailer));
         computed.map(|computed| response.extensions_mut().insert(computed));
@@ -300,6 +294,9 @@ impl Generation {
 pub(crate) trait Answer: Send + Unpin + 'static {
     /// Adds the frames that a stream sends before the first event.
     fn start(&mut self, _frames: &mut Vec<Value>) {}
+
+    /// Takes note of the requests as they are computed: answers in their prompts have the tokens that were generated.
+    fn asks(&mut self, _requests: &[Request]) {}
 
     /// Takes one event of the prompt with this index, and adds the frames that a stream sends for it.
     /// `trailer` has already noted the event.

@@ -1,4 +1,4 @@
-//! Answers that consist of a tenant's stored data: conversations and stored responses.
+//! Answers that consist of a tenant's stored data, conversations and stored responses, or of its own texts.
 //!
 //! They are read in the tenant's turn, scheduled with the readers of bodies, and hold memory for bodies until
 //! the client has received them, however slowly it reads.
@@ -11,10 +11,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use kvik_cache::TenantId;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{answer_memory::no_memory, keys::Caller, server::Server};
 use crate::http::{
+    answer::written,
     body_memory::{BodyShare, SMALL_BYTES, charged},
     error::ApiError,
     readers::{Presence, Reader},
@@ -23,6 +25,8 @@ use crate::http::{
 /// Stored data as it is sent.
 pub(crate) enum KeptAnswer {
     Json(Value),
+    /// JSON that is serialised already.
+    Written(Vec<u8>),
     /// Text with its content type.
     Text(&'static str, String),
 }
@@ -48,7 +52,7 @@ impl Server {
         self.readers.in_turn_behind_models(Reader { tenant, large: bytes > SMALL_BYTES }, work).await
     }
 
-    /// Makes the answer with these records, before what it tells of is stored.
+    /// Makes the answer with these records, before what it tells of is stored, or with what was made of a body.
     ///
     /// # Errors
     /// If other unread answers leave no memory for it.
@@ -57,6 +61,13 @@ impl Server {
         let share = self.bodies.hold(tenant, written.1.len() as u64).ok_or_else(no_memory)?;
         Ok(holding(written, share))
     }
+}
+
+/// An answer whose share was reserved before its length was known, and is then no more than that.
+pub(crate) fn answer_within(share: BodyShare, answer: &impl Serialize) -> Response {
+    let json = written(answer);
+    share.resize(json.len() as u64);
+    holding(("application/json", json), share)
 }
 
 /// An answer of this content type that holds its share of the memory until its client has received it.
@@ -69,6 +80,7 @@ impl KeptAnswer {
     fn written(self) -> (&'static str, Vec<u8>) {
         match self {
             KeptAnswer::Json(value) => ("application/json", value.to_string().into_bytes()),
+            KeptAnswer::Written(json) => ("application/json", json),
             KeptAnswer::Text(kind, text) => (kind, text.into_bytes()),
         }
     }

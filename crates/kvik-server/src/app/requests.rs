@@ -8,6 +8,7 @@ use kvik_memory::{
     deletions::Owner,
     memory::{GoesOn, Host, Memory},
 };
+use kvik_text::tokenizer::encoding_for;
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -97,7 +98,7 @@ impl App {
         rate_limits::check_tokens(&caller.tenant, self.now())?;
         // Submitting hashes the constraint, so it belongs to the slow part.
         let start = move |app: &App, body: &Body| {
-            let Prepared { mut requests, mut origin, answer, stream } = read(app, &caller, body)?;
+            let Prepared { mut requests, mut origin, mut answer, stream } = read(app, &caller, body)?;
             if let Some(prefix) = &origin.kept_prefix {
                 kept_prefix::read(app, &caller.tenant, prefix, &mut requests)?;
             }
@@ -109,13 +110,15 @@ impl App {
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
             // Before the prompts are noted: what is computed for them is deleted by their tokens.
             requests.iter_mut().for_each(|request| app.serving.engine.as_generated(request));
+            answer.asks(&requests);
             let owners = origin.owners(&caller.tenant.name);
             if !owners.is_empty() {
                 aside(|| requests.iter_mut().for_each(|request| app.note(&owners, request)));
             }
             let delivery = app.delivery(&caller, stream, origin.question.take());
-            let trailer = Trailer::new(app, origin, came, &requests, (app.prices(&caller), owners));
-            Ok((app.submit(&caller, permit, requests)?, answer, trailer, delivery))
+            let mut trailer = Trailer::new(app, origin, came, &requests, (app.prices(&caller), owners));
+            let generation = app.submit(&caller, permit, requests).inspect_err(|_| trailer.refuse())?;
+            Ok((generation, answer, trailer, delivery))
         };
         let (generation, answer, trailer, delivery) = self.read(body, start).await?;
         let scale = trailer.scale();
@@ -249,11 +252,12 @@ impl Host for App {
         is_waited_for: bool,
         work: impl FnOnce(GoesOn<'_, ApiError>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        let tenant = caller.tenant.id;
         let work = move |client: Presence| work(&|| client.check());
         if is_waited_for {
-            let reader = Reader { tenant: caller.tenant.id, large: true };
-            self.server.readers.in_turn(reader, work).await
+            self.server.readers.in_turn(Reader { tenant, large: true }, work).await
         } else {
+            let work = move |client| encoding_for(tenant, || work(client));
             self.server.readers.in_background(work).await
         }
     }

@@ -21,6 +21,7 @@ pub(crate) type SlotKey = (TenantId, usize);
 pub(crate) struct SlotUse {
     pub(crate) slots: Arc<Slots>,
     pub(crate) key: SlotKey,
+    /// As it is computed, known once the request is submitted.
     pub(crate) prompt: Vec<Token>,
 }
 

@@ -5,12 +5,29 @@
 
 use std::{future::poll_fn, sync::Arc};
 
-use kvik_engine::api::{Event, Report, Request, RequestError};
+use kvik_engine::api::{Event, Report, Request, RequestError, Wants};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{generation::Sink, keys::Caller, rate_limits, state::App, usage_account::UsageAccount};
-use crate::{accounts::tenants::AdmissionPermit, http::error::ApiError};
+use super::{
+    answer_memory::no_memory, generation::Sink, keys::Caller, rate_limits, state::App,
+    usage_account::UsageAccount,
+};
+use crate::{
+    accounts::tenants::AdmissionPermit,
+    http::{body_memory::BodyShare, error::ApiError},
+};
 use kvik_serving::Inference;
+
+/// Bytes of a number: as it is computed, and as text with the digits of a double.
+const NUMBER_BYTES: u64 = 32;
+/// Bytes of a vector beside its numbers.
+const VECTOR_BYTES: u64 = 128;
+
+/// Computed vectors, with the share of the memory that their answer holds until its client has received it.
+pub(crate) struct Vectors {
+    pub(crate) computed: Vec<Computed>,
+    pub(crate) share: BodyShare,
+}
 
 /// A vector, and the report of its prompt.
 #[derive(Debug, Default)]
@@ -36,12 +53,17 @@ struct Flow<'a> {
 impl App {
     /// The vectors of a caller's prompts, in their order, on the tenant's account. Dropping the future cancels the
     /// request.
+    ///
+    /// # Errors
+    /// Also if other unread answers leave no memory for this one: before anything is computed.
     pub(crate) async fn vectors(
         &self,
         caller: &Caller,
         mut requests: Vec<Request>,
-    ) -> Result<Vec<Computed>, ApiError> {
+    ) -> Result<Vectors, ApiError> {
         rate_limits::check_tokens(&caller.tenant, self.now())?;
+        let bytes = self.bytes_of_vectors(&requests);
+        let share = self.server.bodies.hold(caller.tenant.id, bytes).ok_or_else(no_memory)?;
         requests.iter_mut().for_each(|request| caller.tenant.sign(request));
         let (permit, window) = self.admit_some(caller, requests.len())?;
         let (sender, events) = unbounded_channel();
@@ -57,7 +79,19 @@ impl App {
         };
         let ended = flow.run(window).await;
         // The queue's length must not be revealed to other tenants.
-        ended.map_err(|error| if self.server.admission.is_some() { error.impersonal() } else { error })
+        let is_shared = self.server.is_shared();
+        let computed = ended.map_err(|error| if is_shared { error.impersonal() } else { error })?;
+        Ok(Vectors { computed, share })
+    }
+
+    /// Bytes that the answer to these requests takes at most.
+    fn bytes_of_vectors(&self, requests: &[Request]) -> u64 {
+        let numbers = |request: &Request| match &request.wants {
+            Wants::Embedding(_) => self.serving.embedder.width as u64,
+            Wants::Logits(tokens) => tokens.len() as u64,
+            Wants::Text => 0,
+        };
+        requests.iter().map(|request| VECTOR_BYTES + numbers(request).saturating_mul(NUMBER_BYTES)).sum()
     }
 
     /// Admits as many of `prompts` prompts at a time as keep the engine busy, or as the tenant may have.
@@ -105,6 +139,7 @@ impl Flow<'_> {
             account,
             permit: Some(self.permit.clone()),
             memory: None,
+            is_waited_for: false,
             computing: None,
         };
         match self.engine.submit(request, Box::new(sink)) {

@@ -7,7 +7,8 @@
 //!
 //! Long answers count as well, until their clients have read them. They never wait, and leave half of the memory to
 //! bodies: an answer that finds no room is refused, or ends where it grows. A single answer of any length is admitted
-//! if no other is in memory.
+//! if no other is in memory. Where tenants share the memory, it counts as half of that for answers at most, so that it
+//! leaves others as much as it uses.
 
 use std::{
     collections::BTreeMap,
@@ -107,14 +108,19 @@ impl BodyMemory {
     fn resize(&self, id: u64, bytes: u64) -> bool {
         let mut state = self.lock();
         let all = self.body_bytes.saturating_mul(ANSWERS);
-        // Capped, so that an answer above the budget does not block bodies for as long as its client takes.
-        let bytes = bytes.min(all.saturating_add(SMALL_BYTES));
+        // Capped, so that an answer above the budget does not block bodies or others for as long as its client takes.
+        let most = if self.is_divided { all / 2 } else { all };
+        let bytes = bytes.min(most.saturating_add(SMALL_BYTES));
         let Taken { tenant, arrived, .. } = state.bodies[&id];
         let (old, new) = (counted(arrived), counted(bytes));
-        let others = state.of_answers() - old;
+        let others = state.of_answers(|_| true) - old;
+        let own = state.of_answers(|of| of == tenant) - old + new;
         let taken = state.taken - old + new;
-        let fits =
-            || others + new <= all && taken <= self.common_bytes() && self.is_fair(&state, tenant, new - old);
+        let fits = || {
+            let left = all.saturating_sub(others + new);
+            let is_fair = !self.is_divided || own <= left && self.is_fair(&state, tenant, new - old);
+            is_fair && others + new <= all && taken <= self.common_bytes()
+        };
         if new > old && others > 0 && !fits() {
             return false;
         }
@@ -195,9 +201,9 @@ impl State {
         self.bodies.values().any(|body| body.progress == Progress::Complete)
     }
 
-    fn of_answers(&self) -> u64 {
+    fn of_answers(&self, are: impl Fn(TenantId) -> bool) -> u64 {
         let answers = self.bodies.values().filter(|body| body.progress == Progress::Answer);
-        answers.map(|body| counted(body.arrived)).sum()
+        answers.filter(|body| are(body.tenant)).map(|body| counted(body.arrived)).sum()
     }
 
     fn of_tenant(&self, tenant: TenantId) -> u64 {
@@ -399,9 +405,19 @@ mod tests {
         let large = memory.hold(ACME, 9 * LARGEST).expect("it is alone");
         assert!(memory.hold(ACME, LARGEST / 2).is_none());
         drop(large);
-        let divided = BodyMemory::new(LARGEST, true);
-        let flood: Vec<BodyShare> = std::iter::from_fn(|| divided.hold(ACME, LARGEST / 2)).collect();
-        assert!((2..=4).contains(&flood.len()), "{}", flood.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answers_of_a_tenant_leave_room_for_those_of_others() {
+        for (bytes, held) in [(LARGEST / 2, 2), (9 * LARGEST, 1)] {
+            let memory = BodyMemory::new(LARGEST, true);
+            let flood: Vec<BodyShare> = std::iter::from_fn(|| memory.hold(ACME, bytes)).collect();
+            assert_eq!(flood.len(), held, "answers of {bytes} bytes");
+            let other = memory.hold(BETA, LARGEST / 2).expect("as much is free as the other tenant uses");
+            assert!(other.resize(LARGEST / 4), "shrinking always succeeds");
+            drop(other);
+            assert_eq!(send(&memory.begin(BETA), LARGEST).await, Ok(Duration::ZERO), "bodies have their own");
+        }
     }
 
     #[tokio::test(start_paused = true)]

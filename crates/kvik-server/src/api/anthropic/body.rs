@@ -270,7 +270,7 @@ pub(super) fn turn(
     let open = |item: &str| app.seal.open(&caller.tenant.name, item);
     let Told { chat, before, times, new } = tell.told(earlier, &open, body)?;
     let mut keep = cache.keep()?;
-    keep.lifetime = hints(&times).lifetime(keep.lifetime);
+    keep.lifetime = hints(&times).lifetime(&keep);
     let keeps = kept(thread, keep.reuse, body)
         .map(|thread| thread.turn((app, caller, &id), new, (tell.system.as_ref(), tell.tools.as_ref())));
     let mut sampling = RequestDefaults::of_chat(app, &chat).sampling();

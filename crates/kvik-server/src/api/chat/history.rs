@@ -98,7 +98,6 @@ pub(super) fn remembered(
     (options, adapters): (&Options, Option<AdapterMix>),
     compacted: &Compacted,
 ) -> Result<(Chat, Option<RememberedTurn>)> {
-    let kept = options.conversation.is_some() && app.memory.is_possible();
     let is_compacted = compacted.before.is_some() || compacted.compacting.is_some();
     let other = is_compacted.then(|| not_beside_compaction(&chat, options)).flatten();
     if let Some(other) = other {
@@ -110,9 +109,7 @@ pub(super) fn remembered(
         let message = "`kvik.kept_prefix` names a prompt with which every turn begins, and a summary changes how it begins; leave out either this or `kvik.memory`";
         return Err(ApiError::field("kvik.kept_prefix", message));
     }
-    let remembers = (app.memory.on || kept) && options.reuse && !reads_part;
-    let on = is_compacted || options.memory.unwrap_or(remembers);
-    if !on || chat.continues {
+    if chat.continues || !(is_compacted || is_remembered(app, options)) {
         return Ok((chat, None));
     }
     let (settings, messages) = chat.apart();
@@ -124,6 +121,21 @@ pub(super) fn remembered(
     };
     let turn = app.memory.turn(history)?;
     Ok((settings.with_messages(&turn.messages, Purpose::Answer), Some(turn)))
+}
+
+/// True if the request, or else the server, has a conversation remembered beyond the context.
+fn is_remembered(app: &App, options: &Options) -> bool {
+    let kept = options.conversation.is_some() && app.memory.is_possible();
+    let reads_part = matches!(options.kept_prefix, Some(KeptPrefix::Named(_)));
+    let remembers = (app.memory.on || kept) && options.reuse && !reads_part;
+    options.memory.unwrap_or(remembers)
+}
+
+/// True if what changes in the prompt of a chat that is not compacted may be moved. The server knows how a conversation begins
+/// that it keeps or remembers, and what is pinned or begins with a kept prompt is found by its own text.
+pub(crate) fn may_settle(app: &App, chat: &Chat, options: &Options) -> bool {
+    let is_remembered = !chat.continues && is_remembered(app, options);
+    options.conversation.is_none() && !is_remembered && !options.stays_as_sent()
 }
 
 /// Returns the job that compacts a whole conversation.

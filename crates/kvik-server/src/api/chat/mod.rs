@@ -7,7 +7,7 @@ mod reply;
 
 pub(crate) use self::{
     arguments::{arguments_object, arguments_text},
-    history::{Compacted, previewed, to_compact},
+    history::{Compacted, may_settle, previewed, to_compact},
     item::{CompactionItem, CompactionWord},
     reply::{Assistant, AssistantMessage, Function, Reply, ToolCall},
 };
@@ -90,13 +90,13 @@ impl ChatTurn {
         let caller = &owner.map_or_else(|| caller.clone(), |owner| caller.on_behalf_of(owner));
         let adapters = lora::adapters(body, &app.serving.lora)?;
         let (mut chat, mut memory) = remembered(app, caller, chat, (&options, adapters), &compacted)?;
-        let settled = match kept.is_none() && memory.is_none() {
+        let settled = match kept.is_none() && memory.is_none() && !options.stays_as_sent() {
             true => {
                 // Nothing is learned from a request that is to leave nothing behind.
                 let learning = if options.reuse { Learning::On } else { Learning::Off };
                 settled::settle((app, &caller.tenant.name), &mut chat, options.settle, learning)
             }
-            // The server knows how a conversation that it keeps begins.
+            // The server knows how a conversation that it keeps begins, and a pin or a kept prompt is found by its text.
             false => Vec::new(),
         };
         // A conversation that is summarised behind its answer is computed ahead with its summary.

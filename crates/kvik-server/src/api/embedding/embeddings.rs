@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    extract::State,
-    response::{IntoResponse, Response},
-};
+use axum::{extract::State, response::Response};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kvik_engine::api::{Request, Wants};
 use serde::{Deserialize, Serialize};
@@ -23,7 +19,7 @@ use crate::{
         parts::{FromBody, Part},
         prompt::Prompts,
     },
-    app::{body::JsonBody, state::App},
+    app::{body::JsonBody, kept_answer::answer_within, state::App, vectors::Vectors},
     described::JsonSchema,
     http::{answer::words, error::ApiError, json::Body},
 };
@@ -78,12 +74,12 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     let caller = body.caller.clone();
     let Asked { requests, format, dimensions } = app.read(body, read).await?;
     let only = only_prompt(&requests);
-    let computed = app.vectors(&caller, requests).await?;
+    let Vectors { computed, share } = app.vectors(&caller, requests).await?;
     let ending = Ending::new(&app, &caller, &computed, only);
     let vectors = computed.into_iter().map(|computed| computed.vector);
     let data = (0..).zip(vectors).map(|(index, vector)| Embedding::new(index, vector, format, dimensions));
     let (data, model) = (data.collect(), app.serving.model.name.clone());
-    Ok(Json(Embeddings { object: List, data, model, ending }).into_response())
+    Ok(answer_within(share, &Embeddings { object: List, data, model, ending }))
 }
 
 fn read(app: &App, body: &Body) -> Result<Asked> {

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    extract::State,
-    response::{IntoResponse, Response},
-};
+use axum::{extract::State, response::Response};
 use kvik_engine::api::{Request, Wants};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +17,7 @@ use crate::{
         parts::{FromBody, Part},
         prompt::Prompts,
     },
-    app::{body::JsonBody, state::App},
+    app::{body::JsonBody, kept_answer::answer_within, state::App, vectors::Vectors},
     described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
@@ -49,12 +45,13 @@ impl Part for ContentFields {}
 pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
     let caller = body.caller.clone();
     let (requests, scale) = app.read(body, read).await?;
-    let vectors = app.vectors(&caller, requests).await?.into_iter().map(|computed| computed.vector);
+    let Vectors { computed, share } = app.vectors(&caller, requests).await?;
+    let vectors = computed.into_iter().map(|computed| computed.vector);
     let embedding = |(index, mut vector): (usize, Vec<f32>)| {
         scale.apply(&mut vector);
         Embedding { index, embedding: [vector] }
     };
-    Ok(Json(vectors.enumerate().map(embedding).collect::<Vec<Embedding>>()).into_response())
+    Ok(answer_within(share, &vectors.enumerate().map(embedding).collect::<Vec<Embedding>>()))
 }
 
 /// One prompt may have several vectors in llama-server; here it has one.

@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use axum::{Json, extract::State};
+use axum::{extract::State, response::Response};
 use kvik_engine::api::Request;
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -22,9 +22,9 @@ use crate::{
         number::Whole,
         parts::{FromBody, Part},
     },
-    app::{body::JsonBody, state::App},
+    app::{body::JsonBody, kept_answer::KeptAnswer, state::App, vectors::Vectors},
     described::JsonSchema,
-    http::{error::ApiError, json::Body},
+    http::{answer::written, error::ApiError, json::Body},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -187,15 +187,15 @@ impl From<Scored> for Ranked {
     }
 }
 
-/// Ranks documents.
-pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<RerankAnswer>> {
+/// Ranks documents. The answer may repeat them.
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
     let caller = body.caller.clone();
     let Asked { requests, scoring, is_raw, count, form, documents } = app.read(body, read).await?;
     let only = only_prompt(&requests);
-    let computed = app.vectors(&caller, requests).await?;
+    let Vectors { computed, .. } = app.vectors(&caller, requests).await?;
     let scores = if is_raw { scoring.raw_scores(&computed) } else { scoring.scores(&computed) };
     let best = best(scores, count, documents);
-    Ok(Json(match form {
+    let answer = match form {
         Form::Scores => RerankAnswer::Scores(best),
         Form::Results => {
             let ending = Ending::new(&app, &caller, &computed, only);
@@ -203,7 +203,8 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
             let model = app.serving.model.name.clone();
             RerankAnswer::Results(Box::new(Reranked { object: List, model, results, ending }))
         }
-    }))
+    };
+    app.server.answer_with(caller.tenant.id, KeptAnswer::Written(written(&answer)))
 }
 
 /// Returns the `count` best documents, best first, with their texts if there are `documents`.

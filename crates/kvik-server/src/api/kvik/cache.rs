@@ -10,17 +10,19 @@ use axum::{
     http::StatusCode,
 };
 use kvik_cache::{BLOCK_POSITIONS, PinId, PinInfo, PrefixInfo, PrefixOrder, TenantId, Token};
-use kvik_engine::api::Unpin;
+use kvik_engine::api::{Request, Unpin};
 use kvik_engine::schedule::prefix::common_prefix;
 use kvik_engine::stats::{DiskRole, DiskStats, EngineStats, HostStats};
+use kvik_memory::settle::Learning;
+use kvik_session::Chat;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    named::{Named, shared_tokens},
+    named::{Named, only, shared_tokens},
     prompts::{blocking, engine, kept},
 };
 use crate::{
-    accounts::tenants::Share,
+    accounts::tenants::{Share, Tenant},
     api::request::parts::FromBody,
     app::{
         body::JsonBody,
@@ -28,6 +30,7 @@ use crate::{
         keys::Caller,
         rate_limits,
         report::{cache::ByTier, usage::Usage},
+        settled,
         state::App,
     },
     described::JsonSchema,
@@ -255,7 +258,8 @@ pub(crate) async fn list(
 /// disk. Pinned prompts that begin with it keep their names and are computed again at the next start.
 pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Evicted>> {
     let caller = body.caller.clone();
-    let names = app.read(body, names).await?;
+    let tenant = caller.tenant.clone();
+    let names = app.read(body, move |app, body| names(app, &tenant, body)).await?;
     blocking(move || {
         let (mut blocks, mut pins) = (0, 0);
         for tokens in &names {
@@ -379,20 +383,50 @@ pub(super) fn mine(caller: &Caller) -> Option<TenantId> {
     (!caller.admin).then_some(caller.tenant.id)
 }
 
-/// Returns the prefixes that a body names. They include every pin that a request with the same body has left:
-/// a request pins its conversation as it was sent, and a named prompt pins the prefix that all continuations
-/// share.
-fn names(app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
-    let conversation = match Named::from_body(body)? {
-        Named::Conversation(conversation) => conversation.chat()?,
-        prompt => return Ok(vec![prompt.tokens(app)?]),
-    };
-    let asked = chat_text::tokens(&app.serving, &conversation)?;
-    let goes_on = shared_tokens(app, &conversation)?;
+/// Returns the prefixes that a body of a tenant names, that of its own text last. They include every pin that a request
+/// with the same body has left, and what it was computed as: with answers as they were generated, and settled.
+fn names(app: &App, tenant: &Tenant, body: &Body) -> Result<Vec<Vec<Token>>> {
+    match Named::from_body(body)? {
+        Named::Conversation(conversation) => {
+            let chat = conversation.chat()?;
+            let mut moved = chat.clone();
+            let notes = settled::settle((app, &tenant.name), &mut moved, Some(true), Learning::Off);
+            let mut names = if notes.is_empty() { Vec::new() } else { names_of(app, tenant, &moved)? };
+            names.extend(names_of(app, tenant, &chat)?);
+            Ok(names)
+        }
+        Named::Prompt(fields) => {
+            let prompt = only(fields)?;
+            let tokens = prompt.encode(app)?;
+            let generated = prompt.is_text().then(|| as_generated(app, tenant, tokens.clone()));
+            Ok(generated.filter(|generated| *generated != tokens).into_iter().chain([tokens]).collect())
+        }
+    }
+}
+
+/// Returns the prefixes that a conversation names: a request pins it as it was sent, and a named prompt pins the prefix that
+/// all continuations share.
+fn names_of(app: &App, tenant: &Tenant, chat: &Chat) -> Result<Vec<Vec<Token>>> {
+    let own = [chat_text::tokens(&app.serving, chat)?, shared_tokens(app, chat)?];
+    let generated = own.clone().map(|tokens| as_generated(app, tenant, tokens));
+    let generated = if generated == own { Vec::new() } else { with_shared(generated) };
+    Ok(generated.into_iter().chain(with_shared(own)).collect())
+}
+
+/// Puts what two prefixes share before them.
+fn with_shared([asked, goes_on]: [Vec<Token>; 2]) -> Vec<Vec<Token>> {
     let both = asked[..common_prefix(&asked, &goes_on)].to_vec();
     // A prefix shorter than a block identifies nothing.
     let both = (both.len() >= BLOCK_POSITIONS).then_some(both);
-    Ok(both.into_iter().chain([asked, goes_on]).collect())
+    both.into_iter().chain([asked, goes_on]).collect()
+}
+
+/// Returns a prompt of a tenant with the tokens of answers in it as they were generated.
+fn as_generated(app: &App, tenant: &Tenant, prompt: Vec<Token>) -> Vec<Token> {
+    let mut request = Request { prompt_is_text: true, ..Request::new(prompt, 1) };
+    tenant.sign(&mut request);
+    app.serving.engine.as_generated(&mut request);
+    request.prompt
 }
 
 fn ram(stats: &EngineStats) -> Ram {

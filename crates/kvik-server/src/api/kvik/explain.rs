@@ -9,10 +9,11 @@ use kvik_memory::settle::Learning;
 use kvik_session::Chat;
 use serde::{Deserialize, Serialize};
 
-use super::named::Named;
+use super::{named::Named, prompts::blocking};
 use crate::{
     accounts::tenants::Tenant,
     api::{
+        chat::may_settle,
         request::{
             bounds::Usual,
             cache::CacheFields,
@@ -70,19 +71,17 @@ struct Would {
 /// Answers with the object `kvik` that the same body would get from its own route now.
 pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Explained>> {
     let tenant = body.caller.tenant.clone();
-    app.read(body, move |app, body| explain(app, &tenant, body)).await
+    let read = move |app: &App, body: &Body| {
+        let (requests, origin) = computed(app, &tenant, body)?;
+        Ok((origin.asked(app, &requests), requests, app.token_scale(body)))
+    };
+    let (asked, requests, scale) = app.read(body, read).await?;
+    // Others are read meanwhile: the engine answers each question between two steps.
+    blocking(move || explained(&app, &asked, requests).map_err(|error| scale.refusal(error))).await
 }
 
-fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Explained>> {
-    let (mut requests, origin) = requests(app, &tenant.name, body)?;
-    if let Some(prefix) = &origin.kept_prefix {
-        kept_prefix::read(app, tenant, prefix, &mut requests)?;
-    }
-    let adapters = lora::adapters(body, &app.serving.lora)?;
-    requests.iter_mut().for_each(|request| request.adapters.clone_from(&adapters));
-    requests.iter_mut().for_each(|request| tenant.sign(request));
-    requests.iter_mut().for_each(|request| app.serving.engine.as_generated(request));
-    let asked = origin.asked(app, &requests);
+/// Asks the engine what each request would find.
+fn explained(app: &App, asked: &[Asked], requests: Vec<Request>) -> Result<Json<Explained>> {
     let cache = |(asked, request): (&Asked, Request)| {
         let probe = app.serving.engine.explain(request)?;
         Ok(asked.cache_report(probe.into()))
@@ -91,7 +90,20 @@ fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Explained>> {
     Ok(Json(Explained { kvik: Would { cache: caches.into() } }))
 }
 
-/// Returns the engine's requests for a body of a tenant.
+/// Returns the engine's requests for a body of a tenant as they would be computed, answers as they were generated included.
+pub(in crate::api) fn computed(app: &App, tenant: &Tenant, body: &Body) -> Result<(Vec<Request>, Origin)> {
+    let (mut requests, origin) = requests(app, &tenant.name, body)?;
+    if let Some(prefix) = &origin.kept_prefix {
+        kept_prefix::read(app, tenant, prefix, &mut requests)?;
+    }
+    let adapters = lora::adapters(body, &app.serving.lora)?;
+    requests.iter_mut().for_each(|request| request.adapters.clone_from(&adapters));
+    requests.iter_mut().for_each(|request| tenant.sign(request));
+    requests.iter_mut().for_each(|request| app.serving.engine.as_generated(request));
+    Ok((requests, origin))
+}
+
+/// Returns the engine's requests for a body of a tenant, as its text is.
 pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(Vec<Request>, Origin)> {
     if let Some(chat) = spoken::chat(app, tenant, body)? {
         let (ModelField { model }, cache) = <(ModelField, CacheFields)>::from_body(body)?;
@@ -135,7 +147,9 @@ fn of_conversation(
     body: &Body,
 ) -> Result<(Vec<Request>, Origin)> {
     let kept_prefix = options.kept_prefix.clone();
-    settled::settle((app, tenant), &mut chat, options.settle, Learning::Off);
+    if may_settle(app, &chat, &options) {
+        settled::settle((app, tenant), &mut chat, options.settle, Learning::Off);
+    }
     let chat = ChatRequest::new(app, chat, options, None, body)?;
     let origin = Origin { messages: Some(chat.messages), kept_prefix, ..Origin::default() };
     Ok((vec![chat.request], origin))

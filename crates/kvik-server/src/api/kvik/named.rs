@@ -7,7 +7,11 @@ use kvik_cache::Token;
 use kvik_session::Chat;
 
 use crate::{
-    api::request::{conversation::ConversationFields, parts::FromBody, prompt::PromptFields},
+    api::request::{
+        conversation::ConversationFields,
+        parts::FromBody,
+        prompt::{Prompt, PromptFields},
+    },
     app::{chat_text, state::App},
     http::{error::ApiError, json::Body},
 };
@@ -65,16 +69,20 @@ impl Named {
 
     /// Returns the tokens that all requests with this beginning share.
     pub(super) fn tokens(self, app: &App) -> Result<Vec<Token>> {
-        let prompts = match self {
-            Named::Conversation(fields) => return shared_tokens(app, &fields.chat()?),
-            Named::Prompt(fields) => fields.prompts()?,
-        };
-        let [prompt] = prompts.as_slice() else {
-            let message = "`prompt` must be one prompt; keep others under other names";
-            return Err(ApiError::field("prompt", message));
-        };
-        prompt.encode(app)
+        match self {
+            Named::Conversation(fields) => shared_tokens(app, &fields.chat()?),
+            Named::Prompt(fields) => only(fields)?.encode(app),
+        }
     }
+}
+
+/// The prompt of a body that is no conversation.
+pub(super) fn only(fields: PromptFields) -> Result<Prompt> {
+    let prompts = <[Prompt; 1]>::try_from(fields.prompts()?);
+    let [prompt] = prompts.map_err(|_| {
+        ApiError::field("prompt", "`prompt` must be one prompt; keep others under other names")
+    })?;
+    Ok(prompt)
 }
 
 /// The tokens with which all chats begin that go on from these messages.

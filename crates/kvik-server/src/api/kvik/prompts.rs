@@ -13,6 +13,7 @@ use kvik_cache::{BLOCK_POSITIONS, TenantId, Token, retain::Retention, whole_bloc
 use kvik_engine::api::{AdapterMix, Cached, Evicted, PinnedPrompt, Report, RequestError, Retained};
 use kvik_engine::engine::Engine;
 use kvik_memory::deletions::{Deletion, Owner};
+use kvik_text::tokenizer::encoding_for;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -93,7 +94,8 @@ pub(crate) async fn put(
 pub(crate) async fn keep(app: &Arc<App>, caller: &Caller, name: String, body: Value) -> Result<PromptKept> {
     rate_limits::check_tokens(&caller.tenant, app.now())?;
     let (of, tenant) = (app.clone(), caller.tenant.clone());
-    let asked = blocking(move || Asked::read(&of, &tenant, name, &Body::of(&body)?)).await?;
+    let read = move || encoding_for(tenant.id, || Asked::read(&of, &tenant, name, &Body::of(&body)?));
+    let asked = blocking(read).await?;
     compute(app, caller, asked).await
 }
 

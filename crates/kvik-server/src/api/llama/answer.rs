@@ -2,7 +2,7 @@
 
 use std::{mem, sync::Arc, time::Instant};
 
-use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
+use kvik_engine::api::{Event, FinishReason, GeneratedToken, Request, TokenLogprob};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -297,6 +297,12 @@ impl LlamaAnswer {
 
 impl Answer for LlamaAnswer {
     const WIRE: Wire = Wire::Data { last: None };
+
+    fn asks(&mut self, requests: &[Request]) {
+        if let (Some(slot), [request]) = (&mut self.echo.slot, requests) {
+            slot.prompt.clone_from(&request.prompt);
+        }
+    }
 
     fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
         let index = |choice: u32| prompt * self.choices_per_prompt + choice as usize;

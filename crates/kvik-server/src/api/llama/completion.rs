@@ -147,7 +147,7 @@ impl CompletionFields {
             slots.clear(key);
             return None;
         }
-        (choices == 1).then(|| SlotUse { slots, key, prompt: request.prompt.clone() })
+        (choices == 1).then_some(SlotUse { slots, key, prompt: Vec::new() })
     }
 
     /// Refuses a slot that llama-server would not have.

@@ -1,14 +1,12 @@
 //! `POST /tokenize`, `/detokenize` and `/apply-template`: conversions between texts, tokens and prompts,
-//! without running the model.
+//! without running the model. Their answers can be many times as long as the bodies that ask for them, so they hold
+//! memory until they are read.
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    extract::State,
-    response::{IntoResponse, Response},
-};
-use kvik_cache::Token;
+use axum::{extract::State, response::Response};
+use kvik_cache::{TenantId, Token};
+use kvik_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -17,15 +15,17 @@ use crate::{
         number::TokenId,
         parts::{FromBody, Part},
     },
-    app::{body::JsonBody, chat_text, state::App},
+    app::{body::JsonBody, chat_text, kept_answer::KeptAnswer, state::App},
     described::JsonSchema,
-    http::error::ApiError,
+    http::{answer::written, error::ApiError},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// Maximum bytes of a text for `/tokenize`, unless the context allows longer ones.
 const TOKENIZE_BYTES: usize = 1 << 20;
+/// Maximum bytes of the text of `/detokenize`: a token of four bytes in a body may stand for a hundred.
+const DETOKENIZED_BYTES_MAX: usize = 16 << 20;
 
 /// The body of `/tokenize`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -45,7 +45,8 @@ impl Part for TextFields {}
 
 /// `POST /tokenize`: `{"content": text}` to `{"tokens": [...]}`.
 pub(super) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
-    app.read(body, |app, body| {
+    let tenant = body.caller.tenant.id;
+    app.read(body, move |app, body| {
         let TextFields { content, add_special, parse_special, with_pieces } = body.read()?;
         let limit = app.text_bytes_max().max(TOKENIZE_BYTES);
         if content.len() > limit {
@@ -55,14 +56,19 @@ pub(super) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Res
         }
         let tokens = app.serving.texts.tokenizer.encode(&content, add_special, parse_special.unwrap_or(true));
         let piece = |&id| TokenPiece { id, piece: piece(app, id) };
-        // Serialised directly: a tree of JSON values would take fifty times the memory.
-        Ok(Json(match with_pieces {
+        let tokenized = match with_pieces {
             true => Tokenized::Pieces { tokens: tokens.iter().map(piece).collect() },
             false => Tokenized::Ids { tokens },
-        })
-        .into_response())
+        };
+        answered(app, tenant, &tokenized)
     })
     .await
+}
+
+/// Returns an answer that holds its share of the memory until its client has read it. It is serialised directly: a tree
+/// of JSON values would take fifty times the memory.
+fn answered(app: &App, tenant: TenantId, answer: &impl Serialize) -> Result<Response> {
+    app.server.answer_with(tenant, KeptAnswer::Written(written(answer)))
 }
 
 /// The tokens of a text.
@@ -115,29 +121,42 @@ pub(super) struct TokenFields {
 impl Part for TokenFields {}
 
 /// `POST /detokenize`: `{"tokens": [...]}` to `{"content": text}`.
-pub(super) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Detokenized>> {
-    app.read(body, |app, body| {
+pub(super) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    let tenant = body.caller.tenant.id;
+    app.read(body, move |app, body| {
         let TokenFields { tokens } = body.read()?;
-        let vocab = app.serving.texts.tokenizer.vocab_len();
+        let tokenizer = &app.serving.texts.tokenizer;
+        let vocab = tokenizer.vocab_len();
         let known = |(i, TokenId(id)): (usize, TokenId)| {
             let path = format!("tokens[{i}]");
             let message = format!("`{path}` must be a token id below {vocab}, not {id}");
             if (id as usize) < vocab { Ok(id) } else { Err(ApiError::field(path, message)) }
         };
         let tokens = tokens.into_iter().enumerate().map(known).collect::<Result<Vec<Token>>>()?;
-        Ok(Json(Detokenized { content: app.serving.texts.tokenizer.decode(&tokens) }))
+        check_text(tokenizer, &tokens)?;
+        answered(app, tenant, &Detokenized { content: tokenizer.decode(&tokens) })
     })
     .await
 }
 
+/// Refuses tokens whose text is too long, before it is made.
+fn check_text(tokenizer: &Tokenizer, tokens: &[Token]) -> Result<()> {
+    let bytes: usize = tokens.iter().map(|&token| tokenizer.token_bytes(token).len()).sum();
+    if bytes <= DETOKENIZED_BYTES_MAX {
+        return Ok(());
+    }
+    let limit = DETOKENIZED_BYTES_MAX >> 20;
+    let message =
+        format!("`tokens` are a text of {bytes} bytes, the limit is {limit} MiB; send them in parts");
+    Err(ApiError::field("tokens", message))
+}
+
 /// `POST /apply-template`: a chat request to `{"prompt": text}`, without running it.
-pub(super) async fn apply_template(
-    State(app): State<Arc<App>>,
-    body: JsonBody,
-) -> Result<Json<WrittenPrompt>> {
-    app.read(body, |app, body| {
+pub(super) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    let tenant = body.caller.tenant.id;
+    app.read(body, move |app, body| {
         let prompt = chat_text::render(&app.serving, &ConversationFields::from_body(body)?.chat()?)?;
-        Ok(Json(WrittenPrompt { prompt: prompt.text }))
+        answered(app, tenant, &WrittenPrompt { prompt: prompt.text })
     })
     .await
 }

@@ -1,7 +1,7 @@
 //! The answer of `/api/chat` and `/api/generate`: engine events become lines of JSON.
 
 use kvik_cache::Token;
-use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report};
+use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report, Request};
 use kvik_text::answer::AnswerDelta;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -195,8 +195,8 @@ impl OllamaAnswer {
     }
 
     /// Makes the answer return the tokens of its prompt and text, from which the client can continue.
-    pub(super) fn behind(self, prompt: &[Token]) -> OllamaAnswer {
-        OllamaAnswer { context: Some(prompt.to_vec()), ..self }
+    pub(super) fn with_context(self) -> OllamaAnswer {
+        OllamaAnswer { context: Some(Vec::new()), ..self }
     }
 
     fn text(&mut self, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
@@ -268,6 +268,12 @@ impl OllamaAnswer {
 impl Answer for OllamaAnswer {
     const THOUGHTS_RETURN: bool = true;
     const WIRE: Wire = Wire::Lines;
+
+    fn asks(&mut self, requests: &[Request]) {
+        if let (Some(context), [request]) = (&mut self.context, requests) {
+            context.clone_from(&request.prompt);
+        }
+    }
 
     fn take(&mut self, _prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
         match event {

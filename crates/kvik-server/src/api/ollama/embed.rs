@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Instant};
 
-use axum::{Json as Answered, extract::State};
+use axum::{
+    Json as Answered,
+    extract::State,
+    response::{IntoResponse, Response},
+};
 use kvik_engine::api::{Request, Wants};
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +21,12 @@ use crate::{
             prompt::Prompts,
         },
     },
-    app::{body::JsonBody, state::App, vectors::Computed},
+    app::{
+        body::JsonBody,
+        kept_answer::answer_within,
+        state::App,
+        vectors::{Computed, Vectors},
+    },
     described::JsonSchema,
     http::{
         error::ApiError,
@@ -76,21 +85,24 @@ fn doubles(vector: Vec<f32>) -> Vec<f64> {
 }
 
 /// Embeds texts.
-pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<Embedded>> {
+pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
     let began = Instant::now();
-    let (computed, dimensions) = run(&app, body, "input").await?;
+    let (vectors, dimensions) = run(&app, body, "input").await?;
+    let nothing = Embedded::of_nothing(&app.serving.model.name);
+    let Some(Vectors { computed, share }) = vectors else { return Ok(Answered(nothing).into_response()) };
     let tokens: usize = computed.iter().map(|computed| computed.report.prompt_tokens).sum();
     let scaled = |Computed { mut vector, .. }: Computed| {
         vector.truncate(dimensions);
         Scale::EUCLIDEAN.apply(&mut vector);
         doubles(vector)
     };
-    Ok(Answered(Embedded {
+    let answer = Embedded {
         embeddings: computed.into_iter().map(scaled).collect(),
         total_duration: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         prompt_eval_count: tokens,
-        ..Embedded::of_nothing(&app.serving.model.name)
-    }))
+        ..nothing
+    };
+    Ok(answer_within(share, &answer))
 }
 
 impl Embedded {
@@ -109,21 +121,24 @@ impl EmbeddedOne {
 }
 
 /// Embeds one text, unscaled.
-pub(super) async fn embeddings(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<EmbeddedOne>> {
-    let (computed, _) = run(&app, body, "prompt").await?;
+pub(super) async fn embeddings(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    let (vectors, _) = run(&app, body, "prompt").await?;
+    let Some(Vectors { computed, share }) = vectors else {
+        return Ok(Answered(EmbeddedOne::of_nothing()).into_response());
+    };
     let embedding = computed.into_iter().next().map(|computed| doubles(computed.vector));
-    Ok(Answered(EmbeddedOne { embedding: embedding.unwrap_or_default() }))
+    Ok(answer_within(share, &EmbeddedOne { embedding: embedding.unwrap_or_default() }))
 }
 
-/// Returns the vectors of the texts in `field`, and the number of dimensions to answer with.
-async fn run(app: &Arc<App>, body: JsonBody, field: &'static str) -> Result<(Vec<Computed>, usize)> {
+/// Returns the vectors of the texts in `field`, if there are any, and the number of dimensions to answer with.
+async fn run(app: &Arc<App>, body: JsonBody, field: &'static str) -> Result<(Option<Vectors>, usize)> {
     let caller = body.caller.clone();
     let (requests, dimensions) = app.read(body, move |app, body| read(app, body, field)).await?;
     // What only loads the model, or unloads it, waits for nobody.
     if requests.is_empty() {
-        return Ok((Vec::new(), dimensions));
+        return Ok((None, dimensions));
     }
-    Ok((app.vectors(&caller, requests).await?, dimensions))
+    Ok((Some(app.vectors(&caller, requests).await?), dimensions))
 }
 
 fn read(app: &App, body: &Body, field: &'static str) -> Result<(Vec<Request>, usize)> {

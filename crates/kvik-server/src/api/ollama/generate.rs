@@ -121,7 +121,7 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
     let worded = Worded { reading, item: None, conversation: None, logprobs, choices };
     let model = app.serving.model.name.clone();
     let answer = OllamaAnswer::new(Form::Generate, model, worded);
-    let answer = if fields.continues() { answer } else { answer.behind(&prompt.request.prompt) };
+    let answer = if fields.continues() { answer } else { answer.with_context() };
     let origin = Origin { messages: prompt.messages, schema_notes, kept_prefix, ..Origin::default() };
     Ok(Prepared { requests: vec![prompt.request], origin, answer, stream: head.stream })
 }
@@ -186,7 +186,7 @@ impl GenerateFields {
         tokens.extend(app.serving.texts.tokenizer.encode(&self.prompt, begins, true));
         let context = app.serving.model.context;
         let request = options.request(tokens, options.max_tokens(context, context), logprobs);
-        Ok(Asked::plain(request))
+        Ok(Asked::plain(Request { prompt_is_text: begins, ..request }))
     }
 
     /// The prompt as a question, behind the system message.
@@ -202,6 +202,8 @@ impl GenerateFields {
     /// The question after the tokens of the earlier conversation. Prompts begin with the token `begin`, if with one.
     fn asked(&self, chat: ChatRequest, begin: Option<Token>) -> Asked {
         let (mut request, before) = (chat.request, self.before());
+        // The tokens of an earlier conversation are the client's choice.
+        request.prompt_is_text = before.is_empty();
         let messages = before.is_empty().then_some(chat.messages);
         request.prompt = behind(before, &request.prompt, begin);
         Asked { request, reading: chat.reading, messages }

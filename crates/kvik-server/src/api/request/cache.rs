@@ -36,8 +36,7 @@ struct KvikFields {
     /// Lower ones are evicted first.
     priority: Option<Priority>,
     /// Never evict the prompt; not together with `private`.
-    #[serde(default)]
-    pin: bool,
+    pin: Option<bool>,
     cache: Option<CacheMode>,
     /// Which tokens are kept and read on; the server's default when absent.
     retain: Option<RetainField>,
@@ -79,6 +78,8 @@ pub(crate) struct Keep {
     pub(crate) reuse: bool,
     /// How long the cached prefix is kept.
     pub(crate) lifetime: Lifetime,
+    /// True if the request says so in kvik's own fields, whatever that is: then no hint counts.
+    pub(crate) says_lifetime: bool,
     /// Retention of the request's sequences, if the request sets it.
     pub(crate) retain: Option<RetainChoice>,
     /// True if the answer lists the retained positions.
@@ -108,11 +109,12 @@ impl CacheFields {
             let message = "`kvik.cache` and `cache_prompt` say opposite things; send one of them";
             return Err(ApiError::field("kvik.cache", message));
         }
+        let says_lifetime = own.ttl_s.is_some() || own.priority.is_some() || own.pin.is_some();
         let lifetime = Lifetime {
             ttl: own.ttl_s.map(|ttl| Duration::from_secs_f64(ttl.into())),
             priority: own.priority.map_or(0, |Priority(priority)| priority),
             raised: None,
-            pin: own.pin,
+            pin: own.pin.unwrap_or(false),
         };
         let reuse = shared.or(self.cache_prompt).unwrap_or(true);
         if lifetime.pin && !reuse {
@@ -145,6 +147,7 @@ impl CacheFields {
         Ok(Keep {
             reuse,
             lifetime,
+            says_lifetime,
             retain,
             show_kept,
             kept_prefix,
@@ -255,6 +258,7 @@ mod tests {
         let shared = Keep {
             reuse: true,
             lifetime: Lifetime::default(),
+            says_lifetime: false,
             retain: None,
             show_kept: false,
             kept_prefix: None,
@@ -273,15 +277,16 @@ mod tests {
         check(json!({"kvik": {"kept_prefix": false}}), shared.clone());
         check(json!({"kvik": {"kept_prefix": "notify"}}), name("notify"));
         check(json!({"kvik": {"kept_prefix": null}}), shared.clone());
+        check(json!({"kvik": {"priority": null, "ttl_s": null, "pin": null}}), shared.clone());
         check(json!({"kvik": {}}), shared.clone());
         check(json!({"cache_prompt": false}), Keep { reuse: false, ..shared.clone() });
         check(json!({"kvik": {"cache": "private"}}), Keep { reuse: false, ..shared.clone() });
         check(
             json!({"cache_prompt": false, "kvik": {"pin": false}}),
-            Keep { reuse: false, ..shared.clone() },
+            Keep { reuse: false, says_lifetime: true, ..shared.clone() },
         );
         check(json!({"cache_prompt": true, "kvik": {"cache": "shared"}}), shared.clone());
-        let lasting = |lifetime| Keep { lifetime, ..shared.clone() };
+        let lasting = |lifetime| Keep { lifetime, says_lifetime: true, ..shared.clone() };
         let ttl = Some(Duration::from_millis(1500));
         check(json!({"kvik": {"ttl_s": 1.5}}), lasting(Lifetime { ttl, ..Lifetime::default() }));
         check(json!({"kvik": {"pin": true}}), lasting(Lifetime { pin: true, ..Lifetime::default() }));
@@ -292,9 +297,13 @@ mod tests {
         check(json!({"kvik": {"retain": null}}), shared.clone());
         check(json!({"kvik": {"stop_loops": true}}), Keep { stop_loops: true, ..shared.clone() });
         check(json!({"kvik": {"settle": false}}), Keep { settle: Some(false), ..shared.clone() });
-        for (asked, priority) in
-            [(json!(-100), -100), (json!(7.0), 7), (json!("low"), -50), (json!("high"), 50), (json!(null), 0)]
-        {
+        for (asked, priority) in [
+            (json!(-100), -100),
+            (json!(7.0), 7),
+            (json!("low"), -50),
+            (json!("normal"), 0),
+            (json!("high"), 50),
+        ] {
             check(
                 json!({"kvik": {"priority": asked}}),
                 lasting(Lifetime { priority, ..Lifetime::default() }),

@@ -272,7 +272,7 @@ impl<B: Bounds> GenerationFields<B> {
         let sampling = self.sampling.sampling::<B>(defaults, encode)?;
         let mut schema_notes = Vec::new();
         let mut keep = self.cache.keep()?;
-        keep.lifetime = self.hints.lifetime(keep.lifetime);
+        keep.lifetime = self.hints.lifetime(&keep);
         let manner = Manner {
             sampling: self.samplers.apply(sampling),
             length: defaults.length(end.length()),
@@ -318,6 +318,7 @@ impl Options {
             resume,
             stop_loops,
             settle,
+            says_lifetime: _,
         } = keep;
         Ok(Options {
             sampling,
@@ -345,6 +346,11 @@ impl Options {
     /// Returns the maximum tokens of an answer; `default` if the request does not set it.
     pub(crate) fn max_tokens(&self, default: usize, context: usize) -> usize {
         self.length.map_or(default, |length| usize::try_from(length).unwrap_or(context))
+    }
+
+    /// True if the prompt is found by its own text again: it is pinned, or begins with a kept prompt.
+    pub(crate) fn stays_as_sent(&self) -> bool {
+        self.lifetime.pin || matches!(self.kept_prefix, Some(KeptPrefix::Named(_)))
     }
 
     /// Refuses memory settings on a route without conversations.

@@ -121,7 +121,7 @@ impl Prompt {
     }
 
     /// True if all of its tokens are the tokenizer's choice.
-    fn is_text(&self) -> bool {
+    pub(crate) fn is_text(&self) -> bool {
         self.0.iter().all(|piece| matches!(piece, Piece::Text(_)))
     }
 

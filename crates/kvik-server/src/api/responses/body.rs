@@ -342,7 +342,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
     if keep.truncation == Some(Truncation::Auto) {
         keeping.memory = keeping.memory.or(Some(true));
     }
-    keeping.lifetime = hints.lifetime(keeping.lifetime);
+    keeping.lifetime = hints.lifetime(&keeping);
     keeping.conversation = own_conversation.or(keeping.conversation);
     // A conversation that the server stores is not stored twice, and a private request is not stored at all.
     let stores = keep.store.unwrap_or(true) && keeping.reuse && keeping.conversation.is_none();

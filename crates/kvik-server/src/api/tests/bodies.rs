@@ -141,6 +141,23 @@ async fn tokenize_takes_texts_up_to_a_limit() {
     assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("content")));
 }
 
+#[tokio::test]
+async fn detokenize_gives_texts_up_to_a_limit() {
+    let config = AppConfig { body_limit: ByteSize(8 << 20), ..config() };
+    let server = Server::build(done, Keys::new([]), config);
+    let tokenizer = &server.app.serving.texts.tokenizer;
+    let long = tokenizer.token_of("Ġnotifications").unwrap();
+    let bytes = tokenizer.token_bytes(long).len();
+    let detokenize = async |count: usize| {
+        post(&server, "/detokenize", format!("{{\"tokens\": {:?}}}", vec![long; count])).await
+    };
+    let most = (16 << 20) / bytes;
+    let (status, answer) = detokenize(most).await;
+    assert_eq!((status.as_u16(), answer["content"].as_str().map(str::len)), (200, Some(most * bytes)));
+    let (status, answer) = detokenize(most + 1).await;
+    assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("tokens")));
+}
+
 /// A request that waits for its submission to the engine keeps its slot for reading; small bodies must not
 /// wait for it.
 #[tokio::test(flavor = "multi_thread")]

@@ -37,6 +37,8 @@ async fn every_route_that_completes_reads_them() {
             json!({"service_tier": "flex", "kvik": {"priority": 3}}),
             Lifetime { priority: 3, ..Lifetime::default() },
         ),
+        (json!({"service_tier": "flex", "kvik": {"priority": "normal"}}), Lifetime::default()),
+        (json!({"cache_control": {"type": "ephemeral"}, "kvik": {"pin": false}}), Lifetime::default()),
         (json!({"prompt_cache_key": "a", "metadata": {"session": "b"}}), Lifetime::default()),
     ];
     for path in ["/v1/chat/completions", "/v1/completions", "/completion", "/v1/responses"] {
@@ -47,6 +49,19 @@ async fn every_route_that_completes_reads_them() {
     let part = json!({"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "ttl": "1h"}});
     let messages = json!({"messages": [{"role": "user", "content": [part]}]});
     assert_eq!(kept("/v1/chat/completions", messages).await, raised(50, 3600));
+}
+
+/// The page of hints names it as the one exception.
+#[tokio::test]
+async fn messages_alone_refuses_what_anthropic_does() {
+    let server = Server::saying("Hi.");
+    for control in [json!({"type": "ephemeral", "ttl": "2h"}), json!({"type": "ephemeral", "ttl": 300})] {
+        for (path, status) in [("/v1/messages", 400), ("/v1/chat/completions", 200)] {
+            let body = with(hello(), json!({"max_tokens": 2, "cache_control": control}));
+            let (found, answer) = server.post(path, body).await;
+            assert_eq!(found, status, "{path}: {control}: {answer}");
+        }
+    }
 }
 
 /// Clients of other servers send their shapes of tomorrow.

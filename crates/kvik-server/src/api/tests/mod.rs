@@ -69,7 +69,12 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::{
-    accounts::ledger::Ledger, api::router, app::App, app::AppConfig, app::keys::Keys, http::Hosts,
+    accounts::ledger::{Ledger, hanging::Gate},
+    api::router,
+    app::App,
+    app::AppConfig,
+    app::keys::Keys,
+    http::Hosts,
     http::Senders,
 };
 use kvik_serving::{
@@ -88,6 +93,8 @@ pub(crate) struct Scripted {
     pub(crate) life: Mutex<Life>,
     /// Sinks of all requests: an engine may hold the sink of a request that has ended.
     pub(crate) open: Mutex<Vec<Box<dyn EventSink>>>,
+    /// While it is shut, a step runs that explanations wait for.
+    pub(crate) step: Gate,
 }
 
 impl Scripted {
@@ -95,7 +102,7 @@ impl Scripted {
         script: impl Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + Sync + 'static,
     ) -> Scripted {
         let (asked, life, open) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Scripted { script: Box::new(script), asked, life, open }
+        Scripted { script: Box::new(script), asked, life, open, step: Gate::default() }
     }
 }
 
@@ -114,7 +121,16 @@ impl Inference for Scripted {
     }
 
     fn explain(&self, request: Request) -> Result<Probe, RequestError> {
-        unreachable!("no script explains {request:?}")
+        self.step.pass();
+        Ok(Probe {
+            prompt_tokens: request.prompt.len(),
+            known_tokens: 0,
+            loaded: Default::default(),
+            retokenised: 0,
+            stop: kvik_cache::StopReason::FirstSeen,
+            evicted: None,
+            at: Duration::ZERO,
+        })
     }
 
     fn life(&self) -> Life {
@@ -130,6 +146,7 @@ impl Inference for Scripted {
             kv_shared_bytes: 1024,
             kv_free_bytes: 2560,
             counters: Default::default(),
+            compute_rate: Some(250.5),
             disk: None,
             remote: None,
             cache: kvik_cache::CacheStats {

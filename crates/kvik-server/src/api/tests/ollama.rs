@@ -70,6 +70,12 @@ async fn a_prompt_goes_on_from_the_context_of_an_answer() {
     let prompt = server.asked().prompt;
     let context: Vec<u32> = serde_json::from_value(first["context"].clone()).unwrap();
     assert_eq!(context, [&prompt[..], &[100, 101, 102]].concat());
+    for (raw, before) in [(false, vec![]), (false, context.clone()), (true, vec![]), (true, context.clone())]
+    {
+        let fields = json!({"context": before, "raw": raw});
+        server.post("/api/generate", whole(with(question(), fields.clone()))).await;
+        assert_eq!(server.asked().prompt_is_text, before.is_empty(), "{fields}");
+    }
     server.post("/api/generate", whole(with(question(), json!({"context": context})))).await;
     assert_eq!(server.asked().prompt, [&context[..], &prompt].concat());
     let (_, raw) = server.post("/api/generate", whole(with(question(), json!({"raw": true})))).await;

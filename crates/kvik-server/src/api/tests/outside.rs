@@ -3,18 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::http::header;
-use kvik_engine::api::FinishReason;
+use kvik_engine::api::{Event, FinishReason, Request};
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     Server, config,
     kept::{self, tokens},
-    say,
+    report, say,
+    tenants::{ask, keys},
+    with,
 };
 use crate::{
     accounts::ledger::hanging::Gate,
     app::{AppConfig, keys::Keys, responses::ResponseTurn},
+    http::body_memory::SMALL_BYTES,
 };
 use kvik_serving::settings::{model::CacheArgs, size::ByteSize};
 
@@ -172,25 +175,73 @@ fn answers_go_on_while_each_file_hangs() {
     });
 }
 
+/// The engine explains between two steps, and a step may take seconds.
+#[tokio::test]
+async fn others_are_read_while_an_explanation_waits_for_a_step() {
+    let pair = "[tenant.acme]\nKEY:acme;\n[tenant.beta]\nKEY:beta;\n";
+    let script = |request: &Request| Ok(say(request, "Hi!", FinishReason::Eos));
+    let server = Server::build(script, keys(pair), config());
+    let step = server.engine.step.clone();
+    let _opened = AtLast(step.clone());
+    let small = json!({"messages": said("Hello."), "max_tokens": 1});
+    let large = with(small.clone(), json!({"unknown": "x".repeat(256 << 10)}));
+    step.shut();
+    let explained = ask(&server, "acme", "POST", "/v1/cache/explain", large.clone());
+    let others = async {
+        while step.waiting() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for (key, body) in [("acme", small), ("beta", large.clone())] {
+            let answered = timeout(SOON, ask(&server, key, "POST", "/v1/chat/completions", body)).await;
+            assert_eq!(answered.expect(key).status(), 200, "{key}");
+        }
+        step.open();
+    };
+    let (explained, ()) = tokio::join!(explained, others);
+    assert_eq!(explained.status(), 200);
+}
+
+/// Requests whose answers are longer than their bodies, or as long, each with a length that its answer exceeds.
+fn conversions(server: &Server, length: usize) -> [(&'static str, &'static str, Value, usize); 4] {
+    let tokenizer = &server.app.serving.texts.tokenizer;
+    let long = tokenizer.token_of("Ġnotifications").unwrap();
+    let tokens = vec![long; 1 + length / tokenizer.token_bytes(long).len()];
+    // Its piece and id take twenty bytes, and the escape of this character takes six.
+    let pieces = json!({"content": "x".repeat(length / 20), "with_pieces": true});
+    let escaped = json!({"messages": said(&"\u{1}".repeat(60_000))});
+    let prompts = json!({"prompt": vec![vec![long; 1500]; 60]});
+    [
+        ("POST", "/tokenize", pieces, length),
+        ("POST", "/detokenize", json!({"tokens": tokens}), length),
+        ("POST", "/apply-template", escaped, 6 * 60_000),
+        ("POST", "/v1/completions/render", prompts, 4 * 1500 * 60),
+    ]
+}
+
 #[tokio::test]
 async fn clients_that_do_not_read_hold_no_more_than_the_memory_for_answers() {
     const LONG: usize = 900 << 10;
     let limit = ByteSize(1 << 20);
-    let script = |request: &kvik_engine::api::Request| Ok(say(request, "Hi!", FinishReason::Eos));
+    let script = |request: &Request| Ok(say(request, "Hi!", FinishReason::Eos));
     let server = Server::build(script, Keys::new([]), AppConfig { body_limit: limit, ..config() });
     let (status, answer) =
         server.post("/v1/conversations", json!({"name": "long", "messages": said(&"x".repeat(LONG))})).await;
     assert_eq!(status, 200, "{answer}");
     stored(&server.app.server.responses, "resp_long", LONG, json!({}));
-    for path in [
-        "/v1/conversations/long",
-        "/v1/conversations/long/export",
-        "/v1/conversations/long/export?format=markdown",
-        "/v1/responses/resp_long/input_items",
-    ] {
+    let get = |path: &'static str| ("GET", path, Value::Null, LONG);
+    for (method, path, body, length) in [
+        get("/v1/conversations/long"),
+        get("/v1/conversations/long/export"),
+        get("/v1/conversations/long/export?format=markdown"),
+        get("/v1/responses/resp_long/input_items"),
+    ]
+    .into_iter()
+    .chain(conversions(&server, LONG))
+    {
+        let body = body.to_string();
         let (mut unread, mut bytes) = (Vec::new(), 0);
         for _ in 0..40 {
-            let response = server.send("GET", path, "").await;
+            let response = server.send(method, path, body.clone()).await;
             if response.status() == 200 {
                 bytes += axum::body::HttpBody::size_hint(response.body()).lower();
                 unread.push(response);
@@ -199,12 +250,13 @@ async fn clients_that_do_not_read_hold_no_more_than_the_memory_for_answers() {
             assert_eq!(response.status(), 429, "{path}");
             assert_eq!(response.headers()[header::RETRY_AFTER], "1", "{path}");
         }
-        assert!(!unread.is_empty() && bytes <= 2 * limit.0 + (128 << 10), "{path}: {bytes} bytes are held");
+        let held = 2 * limit.0 + unread.len() as u64 * SMALL_BYTES;
+        assert!(!unread.is_empty() && bytes <= held, "{path}: {bytes} bytes are held");
         drop(unread.pop());
-        let response = server.send("GET", path, "").await;
+        let response = server.send(method, path, body).await;
         assert_eq!(response.status(), 200, "{path}: one was read");
         let read = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
-        assert!(read.len() > LONG, "{path}");
+        assert!(read.len() > length, "{path}");
     }
     // Added items are sent back: where there is no memory for that, nothing is added.
     let (mut unread, items) = (Vec::new(), json!({"items": said(&"x".repeat(LONG))}).to_string());
@@ -218,4 +270,35 @@ async fn clients_that_do_not_read_hold_no_more_than_the_memory_for_answers() {
     assert!((1..5).contains(&unread.len()), "{} answers", unread.len());
     let (_, listed) = server.get("/v1/conversations").await;
     assert_eq!(listed["data"][0]["messages"], 1 + unread.len());
+}
+
+/// Room is reserved before the vectors are computed: what has none costs nothing.
+#[tokio::test]
+async fn vectors_that_clients_do_not_read_have_a_bound() {
+    const TEXTS: usize = 1000;
+    let texts = json!(vec!["x"; TEXTS]);
+    for (path, field) in [("/v1/embeddings", "input"), ("/embedding", "content"), ("/api/embed", "input")] {
+        let script = |request: &Request| {
+            let finished = Event::Finished { choice: 0, reason: FinishReason::Length };
+            Ok(vec![Event::Vector(vec![0.1, 0.2, 0.3, 0.4]), finished, Event::Done(report(request, 0))])
+        };
+        let config = AppConfig { body_limit: ByteSize(128 << 10), ..config() };
+        let server = Server::build(script, Keys::new([]), config);
+        let body = json!({field: texts}).to_string();
+        let (mut unread, mut refused) = (Vec::new(), None);
+        for _ in 0..40 {
+            let response = server.send("POST", path, body.clone()).await;
+            match response.status().as_u16() {
+                200 => unread.push(response),
+                _ => refused = Some(response),
+            }
+        }
+        let refused = refused.unwrap_or_else(|| panic!("{path}: all 40 are held"));
+        assert_eq!(refused.status(), 429, "{path}");
+        assert_eq!(refused.headers()[header::RETRY_AFTER], "1", "{path}");
+        let computed = server.engine.asked.lock().unwrap().len();
+        assert_eq!(computed, TEXTS * unread.len(), "{path}: what was refused was not computed");
+        drop(unread);
+        assert_eq!(server.send("POST", path, body).await.status(), 200, "{path}: all were read");
+    }
 }

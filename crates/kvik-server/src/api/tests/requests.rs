@@ -291,6 +291,43 @@ async fn metrics_count_what_was_computed() {
 }
 
 #[tokio::test]
+async fn only_an_answer_that_is_waited_for_has_a_first_token() {
+    let server = Server::saying("Hi!");
+    assert_eq!(server.post("/v1/chat/completions", hello()).await.0, 200);
+    assert_eq!(server.post("/v1/embeddings", json!({"input": "One."})).await.0, 200);
+    let text = scraped(server.router.clone()).await;
+    // The speed of computing is measured without a disk too.
+    for line in ["kvik_time_to_first_token_seconds_count 1", "kvik_prefill_tokens_per_second 250"] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line} is in\n{text}");
+    }
+}
+
+async fn scraped(router: Router) -> String {
+    let request = HttpRequest::builder().uri("/metrics").body(Body::empty()).unwrap();
+    let response = router.oneshot(request).await.unwrap();
+    String::from_utf8(to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn scrapes_at_once_have_all_numbers_each() {
+    let server = Server::saying("Hi!");
+    let scrapes = (0..4).map(|_| {
+        let router = server.router.clone();
+        tokio::spawn(async move {
+            for _ in 0..200 {
+                let text = scraped(router.clone()).await;
+                for line in ["kvik_blocks_total 8", "kvik_block_tokens 16", "kvik_tree_tokens 32"] {
+                    assert!(text.contains(&format!("\n{line}\n")), "{line} is in\n{text}");
+                }
+            }
+        })
+    });
+    for scrape in scrapes.collect::<Vec<_>>() {
+        scrape.await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn only_allowed_pages_may_call() {
     let server = Server::saying("Hi!");
     let allowed = async |origin: &str| {

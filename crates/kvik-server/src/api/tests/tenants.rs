@@ -282,6 +282,15 @@ async fn a_slot_is_free_before_the_answer_ends() {
     }
 }
 
+/// The engine has nothing left to do for it; what it holds is memory.
+#[tokio::test]
+async fn an_answer_that_nobody_reads_takes_no_slot() {
+    let server = server(&PAIR.replace("KEY:acme;", "KEY:acme;\nparallel = 1"));
+    let unread = stream(&server, "acme").await;
+    assert_eq!(status(&server, "acme").await, 200);
+    drop(unread);
+}
+
 #[tokio::test]
 async fn a_flood_leaves_places_for_others() {
     let server = busy_server(PAIR);

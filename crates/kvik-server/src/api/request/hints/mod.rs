@@ -12,7 +12,7 @@ use std::time::Duration;
 use kvik_cache::{Lifetime, RaisedPriority};
 use serde_json::Value;
 
-use super::{parts::FromBody, place::Place};
+use super::{cache::Keep, parts::FromBody, place::Place};
 use crate::http::{error::ApiError, json::Body};
 use fields::HintFields;
 
@@ -64,12 +64,12 @@ impl Hints {
         Hints { raised, is_low: self.is_low || other.is_low, next_turn }
     }
 
-    /// Returns how long the prompt is kept: as kvik's own fields say, or by the hints where those say nothing.
-    pub(crate) fn lifetime(self, own: Lifetime) -> Lifetime {
-        if own != Lifetime::default() {
-            return own;
+    /// Returns how long the prompt is kept: as kvik's own fields say, or by the hints where none of those is there.
+    pub(crate) fn lifetime(self, own: &Keep) -> Lifetime {
+        if own.says_lifetime {
+            return own.lifetime;
         }
-        Lifetime { priority: if self.is_low { LOW } else { 0 }, raised: self.raised, ..own }
+        Lifetime { priority: if self.is_low { LOW } else { 0 }, raised: self.raised, ..own.lifetime }
     }
 
     /// Keeps the prompt before others, from 1 to [`HIGH`], for a time after its last use.

@@ -1,10 +1,16 @@
 use serde_json::json;
 
 use super::*;
+use crate::api::request::cache::CacheFields;
 
 fn read(body: &Value) -> (Hints, Vec<String>) {
     let body = Body::of(body).unwrap();
     (Hints::of(&body), body.notes())
+}
+
+/// What a request asks of the cache in these fields of kvik's own.
+fn own(kvik: &Value) -> Keep {
+    Body::of(&json!({"kvik": kvik})).unwrap().read::<CacheFields>().unwrap().keep().unwrap()
 }
 
 fn raised(priority: i8, secs: u64) -> Hints {
@@ -53,7 +59,7 @@ fn no_hint_goes_beyond_high_or_a_day() {
         json!({"retention_directives": [{"priority": 100, "duration": 1e12}]}),
         json!({"agent_hint": {"cache_control": {"type": "ephemeral", "ttl": "4294967295h"}}}),
     ] {
-        let lifetime = read(&body).0.lifetime(Lifetime::default());
+        let lifetime = read(&body).0.lifetime(&own(&json!({})));
         let raised = lifetime.raised.unwrap();
         assert!(raised.priority <= HIGH && raised.lasts <= DAY, "{body}: {raised:?}");
         assert!(!lifetime.pin && lifetime.ttl.is_none(), "{body}");
@@ -117,8 +123,24 @@ fn messages_and_their_parts_have_hints() {
 
 #[test]
 fn kviks_own_fields_win() {
-    let own = Lifetime { ttl: Some(Duration::from_secs(9)), ..Lifetime::default() };
-    assert_eq!(Hints::low().and(raised(50, 60)).lifetime(own), own);
-    assert_eq!(Hints::default().lifetime(Lifetime::default()), Lifetime::default());
-    assert_eq!(Hints::low().lifetime(Lifetime::default()).priority, LOW);
+    let hints = Hints::low().and(raised(50, 60));
+    for kvik in [
+        json!({"ttl_s": 9}),
+        json!({"priority": 3}),
+        json!({"priority": "normal"}),
+        json!({"pin": false}),
+        json!({"pin": true}),
+    ] {
+        let own = own(&kvik);
+        assert_eq!(hints.lifetime(&own), own.lifetime, "{kvik}");
+    }
+    for kvik in [json!({}), json!({"memory": false, "priority": null})] {
+        let own = own(&kvik);
+        assert_eq!(
+            hints.lifetime(&own),
+            Lifetime { priority: LOW, raised: hints.raised, ..own.lifetime },
+            "{kvik}"
+        );
+        assert_eq!(Hints::default().lifetime(&own), own.lifetime);
+    }
 }
