@@ -46,9 +46,12 @@ impl World {
     fn pick_deleted(&mut self) -> Option<Deleted> {
         let index = self.dice.roll(self.conversations.len() as u64) as usize;
         let (salt, tokens) = self.conversations[index].clone();
-        let is_other = |other: &&(u8, Vec<Token>)| other.0 == salt && other.1 != tokens;
-        let others = self.conversations.iter().filter(is_other).map(|other| other.1.clone()).collect();
-        let prompts = DeletedPrompts::new(vec![tokens.clone()], others);
+        // All that was ever asked remains: only some of it is in the list from which others go on.
+        let asked = self.memory.known.iter().map(|known| (known.view.salt, &known.tokens));
+        let listed = self.conversations.iter().map(|(salt, said)| (*salt, said));
+        let others = asked.chain(listed).filter(|&(other, said)| other == salt && *said != tokens);
+        let prompts =
+            DeletedPrompts::new(vec![tokens.clone()], others.map(|(_, said)| said.clone()).collect());
         let is_gone = |blocks: &usize| prompts.are_gone(&tokens[..blocks * BLOCK_POSITIONS]);
         let blocks = (1..=tokens.len() / BLOCK_POSITIONS).find(is_gone)?;
         Some(Deleted { salt, tokens, prompts, blocks })
