@@ -274,8 +274,10 @@ fn drop_apart<T: Send + 'static>(held: T, patience: Duration) {
         drop(ends);
     };
     // If there is no thread, what it would have held was dropped here.
-    if std::thread::Builder::new().name("kvik-gpu-drop".to_owned()).spawn(end).is_ok() {
-        ended.recv_timeout(patience).ok();
+    let Ok(thread) = std::thread::Builder::new().name("kvik-gpu-drop".to_owned()).spawn(end) else { return };
+    if ended.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Disconnected) {
+        // A driver has something to do at the end of each thread that called it, for which it must still be loaded.
+        thread.join().ok();
     }
 }
 
