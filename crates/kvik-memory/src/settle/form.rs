@@ -24,6 +24,9 @@ pub struct Note {
     pub text: String,
 }
 
+/// One in so many bytes of a text at least stands in sentences that never change: the rest may be read elsewhere.
+const WHOLE_SHARE: usize = 4;
+
 /// Sentences that texts share, and the places between them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct TextForm {
@@ -73,7 +76,7 @@ impl TextForm {
         self.places.iter().any(Option::is_some)
     }
 
-    /// The form that these sentences have too; `None` if less than half of either text is common. Places that become one
+    /// The form that these sentences have too; `None` if too little is common. Places that become one
     /// keep the lowest number, and `number` gives one to each new place.
     pub(super) fn and_of(&self, other: &[&str], number: &mut dyn FnMut() -> u32) -> Option<TextForm> {
         let unlike = self.unlike(other)?;
@@ -82,25 +85,35 @@ impl TextForm {
         Some(TextForm { sentences, places: self.places_with(&unlike, number) })
     }
 
-    /// The difference to these sentences; `None` if less than half of either text is common.
+    /// The difference to these sentences; `None` if less than half of either text is common, or less than a quarter of
+    /// the longer one in whole sentences. Of a piece that is written otherwise its beginning and its end may be common,
+    /// and a piece in a place that is known to change counts for neither text: the description of a tool may be one
+    /// sentence about a long path, and little else.
     fn unlike(&self, other: &[&str]) -> Option<Unlike> {
-        let (own_bytes, other_bytes) =
-            (self.bytes(), other.iter().map(|sentence| sentence.len()).sum::<usize>());
-        let (shortest, longest) = (own_bytes.min(other_bytes), own_bytes.max(other_bytes));
+        let (own_bytes, other_bytes) = (self.bytes(), bytes_of(other));
+        let longest = own_bytes.max(other_bytes);
         // As there may be many forms, those that cannot be alike are not compared.
-        if shortest * 2 < longest {
+        if own_bytes.min(other_bytes) * WHOLE_SHARE < longest {
             return None;
         }
         let mut unlike =
             Unlike { is_added: vec![false; self.places.len()], is_lost: vec![false; self.sentences.len()] };
         let own: Vec<&str> = self.sentences.iter().map(String::as_str).collect();
-        let mut lost_bytes = 0;
+        let (mut lost_bytes, mut unlike_bytes) = (0, [0, 0]);
         for [lost, added] in alignment::unlike(&[own.clone(), other.to_vec()]) {
+            let is_known = self.places[lost.start..=lost.end].iter().any(Option::is_some);
+            let pieces = [&own[lost.clone()], &other[added.clone()]];
+            let (bytes, ends) = (pieces.map(bytes_of), common_ends(pieces));
+            lost_bytes += bytes[0];
+            unlike_bytes[0] += bytes[0] - ends;
+            unlike_bytes[1] += if is_known { 0 } else { bytes[1] - ends };
             unlike.is_added[lost.start] |= !added.is_empty();
-            lost_bytes += own[lost.clone()].iter().map(|sentence| sentence.len()).sum::<usize>();
             unlike.is_lost[lost].fill(true);
         }
-        ((own_bytes - lost_bytes) * 2 >= longest).then_some(unlike)
+        let common = own_bytes - unlike_bytes[0];
+        let is_alike = common * 2 >= own_bytes.max(common + unlike_bytes[1])
+            && (own_bytes - lost_bytes) * WHOLE_SHARE >= longest;
+        is_alike.then_some(unlike)
     }
 
     /// The places between the sentences that stay.
@@ -158,6 +171,18 @@ impl TextForm {
     pub(super) fn bytes(&self) -> usize {
         self.sentences.iter().map(String::len).sum()
     }
+}
+
+fn bytes_of(sentences: &[&str]) -> usize {
+    sentences.iter().map(|sentence| sentence.len()).sum()
+}
+
+/// Bytes with which both pieces begin, and others with which both end.
+fn common_ends(pieces: [&[&str]; 2]) -> usize {
+    let [left, right] = pieces.map(|sentences| sentences.concat().into_bytes());
+    let before = left.iter().zip(&right).take_while(|(a, b)| a == b).count();
+    let behind = left[before..].iter().rev().zip(right[before..].iter().rev());
+    before + behind.take_while(|(a, b)| a == b).count()
 }
 
 impl Settled {
@@ -232,6 +257,25 @@ mod tests {
         assert!(form.and_of(&sentences("Aaaa. Xxxx. Yyyy.").unwrap(), &mut || 1).is_none());
         let long = "Aaaa. Bbbb. Cccc. And a list of very many files follows here.";
         assert!(form.and_of(&sentences(long).unwrap(), &mut || 1).is_none());
+    }
+
+    #[test]
+    fn a_short_text_may_be_mostly_one_sentence_of_which_little_changes() {
+        let text = |directory: &str| {
+            format!(
+                "Runs a command. It runs in the working directory (/home/somebody/projects/{directory}), so there is no \
+                 need to change to it. Edit files with other tools."
+            )
+        };
+        let texts = ["shop", "bank", "a-directory-with-a-longer-name"].map(text);
+        let form = learned(&texts.each_ref().map(String::as_str));
+        let settled = texts.each_ref().map(|text| form.settled(text, false).unwrap());
+        assert_eq!(settled[0].text, "Runs a command. [see note 1]\nEdit files with other tools.");
+        assert!(settled.iter().all(|other| other.text == settled[0].text));
+        assert!(settled[1].notes[0].text.contains("projects/bank)"), "{settled:?}");
+        let whole = ["All of it is about the directory /a.", "All of it is about the directory /b."];
+        let form = TextForm::of(&sentences(whole[0]).unwrap());
+        assert_eq!(form.and_of(&sentences(whole[1]).unwrap(), &mut || 1), None, "nothing would stay");
     }
 
     proptest! {
