@@ -3,7 +3,7 @@
 and what `kvik eval` and the server's guard say of each model.
 
     bench/real/tables.py smollm2=SmolLM2-135M-Instruct.Q4_1.gguf [NAME=FILE ...] --text wiki.test.raw
-                         [--kvik target/release/kvik] [--parts 5] [--windows 4] [--cases 40] [--policies ...] [--shares ...]
+                         [--kvik target/release/kvik] [--parts 5] [--windows 4] [--cases 40] [--formats ...] [--policies ...] [--shares ...]
 
 Text is cut into parts, and each part into windows of 512 tokens. What a format or a policy costs is a ratio of perplexities in
 the same windows; its interval of 95% is that of the mean over parts (Student's t). Intervals of right answers are Wilson's, as
@@ -65,16 +65,16 @@ class Bench:
         return [json.loads(self.kvik("eval", *words, *task, "--text", part))["rows"] for part in self.parts()]
 
     def formats(self):
-        also = [word for kv in FORMATS[1:] for word in ("--kv-also", kv)]
-        parts = self.predicted("--kv", FORMATS[0], *also)
+        first, *others = self.args.formats
+        parts = self.predicted("--kv", first, *[word for kv in others for word in ("--kv-also", kv)])
         exact, rows = [part[0] for part in parts], list(zip(*(part[1:] for part in parts)))
         tokens = sum(text(row)["tokens"] for row in exact)
         whole = math.exp(sum(text(row)["nll"] for row in exact) / tokens)
         print(f"\nPerplexity with keys and values in f32: {whole:.4f} ({tokens} tokens of {len(exact)} parts).\n")
         print("| keys and values | bits | perplexity | divergence, nats a token |\n| --- | ---: | ---: | ---: |")
-        half = rows[0][0]["kept"]["token_bytes"]
+        full = exact[0]["kept"]["token_bytes"]
         for row in rows:
-            bits = 16 * row[0]["kept"]["token_bytes"] / half
+            bits = 32 * row[0]["kept"]["token_bytes"] / full
             divergence = sum(text(part)["kl"] for part in row) / tokens
             print(f"| {row[0]['kv']} | {bits:.2f} | {change(exact, row)} | {divergence:.5f} |", flush=True)
 
@@ -139,6 +139,7 @@ def main():
     parser.add_argument("--parts", type=int, default=5)
     parser.add_argument("--windows", type=int, default=4, help="of a part")
     parser.add_argument("--cases", type=int, default=40, help="of a task that asks questions")
+    parser.add_argument("--formats", nargs="+", default=FORMATS, help="of keys and values, also maps by layer")
     parser.add_argument("--policies", nargs="+", default=POLICIES, help="of the table of retention")
     parser.add_argument("--shares", nargs="+", default=SHARES, help="of the tokens that a policy keeps")
     parser.add_argument("--threads", type=int, default=2)

@@ -8,7 +8,7 @@ use kvik_cache::retain::{Decision, HeadImportance, Retention};
 use kvik_cache::{BLOCK_POSITIONS, Token, blocks_for};
 use kvik_engine::retain::lab::{Lab, Variant};
 use kvik_engine::retain::repeat::RepeatPrompt;
-use kvik_kernels::{KvLayout, Pool};
+use kvik_kernels::{KvLayer, KvLayout, Pool};
 use kvik_model::Model;
 use kvik_model::gates::Gates;
 use kvik_text::tokenizer::Tokenizer;
@@ -174,7 +174,7 @@ impl Exam {
     fn stored(&self, decision: &Decision, prompt: usize) -> Kept {
         let counts = || decision.kept.iter().flatten().map(Vec::len);
         let bytes = decision.kept.iter().zip(self.layout.layers()).map(|(heads, layer)| {
-            let head_bytes = KvLayout::uniform(1, *layer).token_bytes() / layer.kv_heads;
+            let head_bytes = head_bytes(layer);
             heads.iter().map(|kept| kept.len() * head_bytes).sum::<usize>()
         });
         let share = |count: usize| count as f64 / prompt as f64;
@@ -244,4 +244,25 @@ pub(crate) struct Grader<'a> {
 pub(crate) fn likeliest(logits: &[f32]) -> Token {
     let best = logits.iter().enumerate().max_by(|(i, a), (j, b)| a.total_cmp(b).then(j.cmp(i)));
     best.map_or(0, |(token, _)| token as Token)
+}
+
+/// Bytes that a KV head of a layer stores for a position, without what a block of layers with windows is rounded up to.
+fn head_bytes(layer: &KvLayer) -> usize {
+    layer.part_bytes().iter().sum::<usize>() / BLOCK_POSITIONS / layer.kv_heads
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_kernels::KvFormat;
+
+    use super::*;
+
+    #[test]
+    fn a_window_does_not_change_what_a_position_takes() {
+        for (format, bytes) in [(KvFormat::F16, 1024), (KvFormat::Q8, 520), (KvFormat::Q4, 258)] {
+            let layers =
+                [KvLayer::full(2, 256, format, format), KvLayer::windowed(2, 256, format, format, 512)];
+            assert_eq!(layers.each_ref().map(head_bytes), [bytes; 2], "{format}");
+        }
+    }
 }
