@@ -16,8 +16,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The formats of keys and values in the cache.
 #[derive(Debug, Clone, Default, Args)]
 pub struct KvArgs {
-    /// Format of keys and values in the cache: f32, f16, bf16, q8, q6, q5, q4 or q3; keys/values, as q5/q4; by layer,
-    /// as 0-3:f16,4-27:q5/q4; or auto:5.0, the best within 5 bits a number, chosen by what `kvik eval
+    /// Format of keys and values in the cache: f32, f16, bf16, q8, q6, q5, q4 or q3; keys/values, as q8/q4; by layer,
+    /// as 0-3:f16,4-27:q8/q4; or auto:5.0, the best within 5 bits a number, chosen by what `kvik eval
     /// --sensitivity` measured for this model [default: f16]
     #[arg(long, value_name = "FORMAT")]
     kv: Option<KvChoice>,
