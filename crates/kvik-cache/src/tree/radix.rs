@@ -210,42 +210,39 @@ impl Radix {
         }
     }
 
-    /// Locks the path from the root to `node`.
-    pub(crate) fn lock_path(&mut self, node: NodeId) {
+    /// Calls `change` with each node from `node` up, beyond the root of a derived namespace too.
+    fn each_up(&mut self, node: NodeId, mut change: impl FnMut(&mut Radix, NodeId)) {
         let mut next = Some(node);
         while let Some(id) = next {
-            self.lock(id);
+            change(self, id);
             next = self.arena[id].parent;
         }
+    }
+
+    /// Locks the path from the root to `node`.
+    pub(crate) fn lock_path(&mut self, node: NodeId) {
+        self.each_up(node, Radix::lock);
     }
 
     /// Locks the path from the root to `node` for a copy of its blocks.
     pub(crate) fn lock_path_for_copy(&mut self, node: NodeId) {
-        let mut next = Some(node);
-        while let Some(id) = next {
-            self.lock(id);
-            self.arena[id].copies += 1;
-            next = self.arena[id].parent;
-        }
+        self.each_up(node, |radix, id| {
+            radix.lock(id);
+            radix.arena[id].copies += 1;
+        });
     }
 
     /// Unlocks a path that was locked for a copy: nothing was used.
     pub(crate) fn unlock_path_of_copy(&mut self, node: NodeId) {
-        let mut next = Some(node);
-        while let Some(id) = next {
-            self.end_copy(id);
-            self.remove_lock(id);
-            next = self.arena[id].parent;
-        }
+        self.each_up(node, |radix, id| {
+            radix.end_copy(id);
+            radix.remove_lock(id);
+        });
     }
 
     /// Makes the locks of a path for a copy those of a user.
     pub(crate) fn use_copied_path(&mut self, node: NodeId) {
-        let mut next = Some(node);
-        while let Some(id) = next {
-            self.end_copy(id);
-            next = self.arena[id].parent;
-        }
+        self.each_up(node, Radix::end_copy);
         self.count_reuse(node);
     }
 
@@ -256,11 +253,7 @@ impl Radix {
 
     /// Unlocks the path from `node` to the root, in this order: a parent is used after its child.
     pub(crate) fn unlock_path(&mut self, node: NodeId) {
-        let mut next = Some(node);
-        while let Some(id) = next {
-            self.unlock(id);
-            next = self.arena[id].parent;
-        }
+        self.each_up(node, Radix::unlock);
     }
 
     /// Counts a pin that ends at `node`.
