@@ -76,8 +76,7 @@ pub async fn write_accounts(server: Arc<Server>) {
 
 /// Reads the tenants file and the models' tables again at every SIGHUP, until one says that the terminal of this server
 /// is closed: that ends the server, as SIGTERM does.
-pub async fn follow_hangups(shelf: Arc<Shelf>, tenants: Option<Source>) {
-    let Some(mut hangups) = Hangups::new() else { return };
+pub async fn follow_hangups(mut hangups: Hangups, shelf: Arc<Shelf>, tenants: Option<Source>) {
     let tenants = tenants.map(Arc::new);
     while let Some(hangup) = hangups.next().await {
         if hangup == Hangup::TerminalClosed {

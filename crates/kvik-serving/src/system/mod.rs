@@ -15,7 +15,7 @@ use unix as system;
 pub use battery::is_on_battery;
 use system::is_open_to_others;
 pub(crate) use system::probe_peer;
-pub use system::{Hangups, fail_writes_beyond_limit, give_priority_up, open_files, stop_signal, terminate};
+pub use system::{Hangups, Stops, fail_writes_beyond_limit, give_priority_up, open_files, terminate};
 
 /// What SIGHUP means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

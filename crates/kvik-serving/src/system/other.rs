@@ -24,10 +24,22 @@ pub(crate) fn probe_peer(_: &TcpStream, _: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends at Ctrl-C.
-pub async fn stop_signal() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
+/// Ctrl-C.
+pub struct Stops(#[cfg(windows)] tokio::signal::windows::CtrlC);
+
+impl Stops {
+    /// Fails if the system refuses to report it.
+    pub fn new() -> io::Result<Stops> {
+        #[cfg(windows)]
+        return Ok(Stops(tokio::signal::windows::ctrl_c()?));
+        #[cfg(not(windows))]
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        #[cfg(windows)]
+        self.0.recv().await;
     }
 }
 

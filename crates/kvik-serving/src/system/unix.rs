@@ -61,16 +61,24 @@ pub(crate) fn probe_peer(stream: &TcpStream, silence: Duration) -> io::Result<()
     Ok(set_tcp_keepintvl(stream, PROBED_EVERY)?)
 }
 
-/// Waits for a request to stop: SIGTERM or SIGINT.
-pub async fn stop_signal() {
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(mut terminate), Ok(mut interrupt)) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+/// Requests to stop: SIGTERM and SIGINT. They are taken from when this is made, not from when one is waited for.
+pub struct Stops {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stops {
+    /// Fails if the system refuses to report them.
+    pub fn new() -> io::Result<Stops> {
+        Ok(Stops { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-        _ => std::future::pending().await,
     }
 }
 
@@ -80,7 +88,7 @@ pub fn terminate(pid: u32) -> io::Result<()> {
     Ok(kill_process(pid, Number::TERM)?)
 }
 
-/// SIGHUP: requests to read settings again, or the end of the terminal.
+/// SIGHUP: requests to read settings again, or the end of the terminal. They are taken from when this is made.
 pub struct Hangups {
     signal: Signal,
     /// Whether this process was started in a terminal. One that `nohup` or systemd starts was not.
@@ -118,6 +126,18 @@ mod tests {
     use rustix::process::getpid;
 
     use super::*;
+
+    /// A task that only waits for signals begins at some later time, and until then they would end the process.
+    #[tokio::test]
+    async fn signals_are_taken_before_anybody_waits() {
+        let (mut stops, mut hangups) = (Stops::new().unwrap(), Hangups::new().unwrap());
+        for signal in [Number::TERM, Number::INT] {
+            kill_process(getpid(), signal).unwrap();
+            stops.next().await;
+        }
+        kill_process(getpid(), Number::HUP).unwrap();
+        assert!(hangups.next().await.is_some());
+    }
 
     /// Whether the second process here has a terminal, as it says of itself, depends on who runs the test.
     #[tokio::test]

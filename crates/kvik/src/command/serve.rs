@@ -34,7 +34,7 @@ use kvik_serving::{
         model::{EMBEDDED, ModelArgs},
         size::ByteSize,
     },
-    system::stop_signal,
+    system::{Hangups, Stops},
     titled,
 };
 
@@ -186,11 +186,15 @@ async fn serve(
     port: Port,
 ) -> anyhow::Result<()> {
     let server = shelf.server.clone();
+    // Before anybody learns that this server runs: until then the system ends the process at a signal.
+    let stops = Stops::new().context("signals cannot be taken")?;
+    if let Some(hangups) = Hangups::new() {
+        tokio::spawn(upkeep::follow_hangups(hangups, shelf.clone(), clients.source.take()));
+    }
     let accounts = tokio::spawn(upkeep::keep_accounts(server.clone()));
-    tokio::spawn(upkeep::follow_hangups(shelf.clone(), clients.source.take()));
     let supervisor = Arc::new(Supervisor::of_process());
     let times = (Duration::from_secs(args.drain), args.grace());
-    let stopping = tokio::spawn(stop_on_signal(shelf.clone(), times, port.stop, supervisor.clone()));
+    let stopping = tokio::spawn(stop_on_signal((stops, port.stop), shelf.clone(), times, supervisor.clone()));
     tokio::spawn(shelf.clone().keep());
     tokio::spawn(upkeep::tell_nodes(shelf.clone()));
     tokio::spawn(upkeep::finish_deletions(shelf.clone()));
@@ -249,16 +253,16 @@ pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
 /// At the first signal gives routers `drain` to notice it, then running answers up to `grace` to finish. The second
 /// signal ends the process.
 async fn stop_on_signal(
+    (mut stops, stop): (Stops, watch::Sender<bool>),
     shelf: Arc<Shelf>,
     (drain, grace): (Duration, Duration),
-    stop: watch::Sender<bool>,
     supervisor: Arc<Supervisor>,
 ) {
-    stop_signal().await;
+    stops.next().await;
     supervisor.stopping();
     shelf.server.leave_records();
-    tokio::spawn(async {
-        stop_signal().await;
+    tokio::spawn(async move {
+        stops.next().await;
         std::process::exit(INTERRUPTED);
     });
     let sharing = tokio::task::spawn_blocking({

@@ -135,7 +135,7 @@ const BANNED: [(&str, &str); 26] = [
 ];
 
 /// Names that two types of one crate may share, and why.
-const SHARED_NAMES: [(&str, &str, &str); 16] = [
+const SHARED_NAMES: [(&str, &str, &str); 17] = [
     ("kvik-kernels", "Avx2", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Avx512", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Neon", "one instruction set: its kernels and its lanes of f32"),
@@ -157,6 +157,7 @@ const SHARED_NAMES: [(&str, &str, &str); 16] = [
     ("kvik-text", "Guide", "a compiled constraint, and that there is none in a build without grammars"),
     ("kvik-text", "Waiter", "who waits for a constraint, in builds with and without grammars"),
     ("kvik-serving", "Hangups", "requests to read settings again: of Unix, and of a system that has none"),
+    ("kvik-serving", "Stops", "requests to stop: of Unix, and of a system that has one key for them"),
     ("kvik-server", "Part", "of a comparison of prompts, and of the content of a message"),
     ("kvik-server", "Reader", "the turn to read a body, and the reader of its fields"),
     ("kvik-server", "Wanted", "the query of a route, next to its route"),
