@@ -130,6 +130,11 @@ impl Model {
         self.weights.prediction.is_some()
     }
 
+    /// The largest bias of each layer's keys, by magnitude, `[layers]`: 0 where keys have none.
+    pub fn key_biases(&self) -> Vec<f32> {
+        self.weights.layers.iter().map(|layer| layer.mixing.largest_key_bias()).collect()
+    }
+
     /// Bytes of packed weights in memory.
     pub fn weight_bytes(&self) -> usize {
         self.weights.bytes()

@@ -42,6 +42,16 @@ pub(crate) enum Mixing {
     Absent,
 }
 
+impl Mixing {
+    /// [`Model::key_biases`](crate::Model::key_biases)
+    pub(crate) fn largest_key_bias(&self) -> f32 {
+        let Mixing::Attention(attention) = self else { return 0.0 };
+        let Projections::Heads(heads) = &attention.projections else { return 0.0 };
+        let bias = heads.kv.as_ref().and_then(|stored| stored.k.bias.as_ref());
+        bias.map_or(0.0, |bias| bias.iter().fold(0.0, |largest, number| number.abs().max(largest)))
+    }
+}
+
 /// Weights of attention.
 pub(crate) struct AttentionWeights {
     /// The layer of the KV layout whose keys and values it reads. It also writes them if its projections

@@ -91,6 +91,9 @@ pub fn open_with(
     let lora = lora.map(|model| LoraAdapters::open(&cache.lora, &args.models_dir, model, &pool));
     let lora = lora.transpose()?.unwrap_or_default();
     let layout = kv::layout_of(&args.kv, model.config(), || model.digest())?;
+    if let Some(model) = model.on_processor() {
+        kv::warn_of_biases(&args.kv, &model.key_biases())?;
+    }
     let (flag, asked) = kv_memory(cache, model);
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
     let budget = KvBudget::new(model, &layout, asked.map(|size| size.0), draft_bytes);

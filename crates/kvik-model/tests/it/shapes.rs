@@ -129,12 +129,15 @@ fn numbers(ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
     bytes
 }
 
+fn loaded(file: Vec<u8>, pool: &Pool) -> Result<Model, String> {
+    let loaded = LoadedModel::from_bytes(FileBytes::Owned(file)).map_err(|error| error.to_string())?;
+    Model::load(loaded.config, loaded.tensors, None, pool, &|_, _| {}).map_err(|error| error.to_string())
+}
+
 /// Opens, loads and computes: the logits of a prompt and of one token after it.
 fn logits(file: Vec<u8>, kv: KvFormat) -> Result<Vec<f32>, String> {
-    let loaded = LoadedModel::from_bytes(FileBytes::Owned(file)).map_err(|error| error.to_string())?;
     let pool = Pool::new(1);
-    let model = Model::load(loaded.config, loaded.tensors, None, &pool, &|_, _| {})
-        .map_err(|error| error.to_string())?;
+    let model = loaded(file, &pool)?;
     let (vocab, context) = (model.config().vocab, model.config().context.min(40));
     let layout = ModelRunner::uniform_layout(model.config(), kv);
     let blocks = context.div_ceil(BLOCK_POSITIONS);
@@ -272,4 +275,13 @@ fn shapes_at_the_limits_are_accepted_or_refused() {
     refused(Shape { kv_heads: 3, ..VALID }, "divisor of the 4 heads");
     refused(Shape { context: 0, ..VALID }, "context length");
     refused(Shape { context: u32::MAX, ..VALID }, "context length");
+}
+
+#[test]
+fn the_largest_bias_of_the_keys_of_each_layer() {
+    for (arch, expect) in [("llama", 0.0), ("qwen3", 0.0), ("qwen2", 0.5)] {
+        let shape = Shape { arch, ..VALID };
+        let model = loaded(shape.file(&shape, WeightType::F32), &Pool::new(1)).unwrap();
+        assert_eq!(model.key_biases(), [expect; 2], "{arch}");
+    }
 }
