@@ -29,29 +29,24 @@ run_tests() {
     if [[ -z ${KVIK_DATA:-} && -d ../shared/data ]]; then
         export KVIK_DATA=$PWD/../shared/data
     fi
+    # The suites of Python, which come later, note theirs there too.
     export KVIK_SKIPPED=$PWD/target/skipped.txt
-    rm -f "$KVIK_SKIPPED"
+    : >"$KVIK_SKIPPED"
     # The simulator has other seeds than any commit before, and more than a debug build has by itself.
     FIRST=$((2000 * $(commit_number))) SEEDS=2000 with_store cargo_test
-    count_skipped
+    count_skipped Rust -v
 }
 
+# Runs a command beside an S3 of its own, because another checkout may be tried at the same time.
 with_store() {
-    local url=http://127.0.0.1:5577
-    aside moto exec "$VENV/bin/moto_server" -H 127.0.0.1 -p 5577
-    curl -sf --retry 60 --retry-delay 1 --retry-connrefused -X PUT "$url/kvik" >/dev/null
+    local url
+    url=http://127.0.0.1:$(PYTHONPATH=tests python3 -B -c 'import server; print(server.free_port())')
+    aside moto exec "$VENV/bin/moto_server" -H 127.0.0.1 -p "${url##*:}"
+    curl -sf --retry 60 --retry-delay 1 --retry-connrefused -X PUT "$url/kvik" >/dev/null ||
+        { echo "no S3 at $url:" && cat target/ci-moto.log && return 1; }
     AWS_ENDPOINT_URL=$url AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any AWS_REGION=us-east-1 "$@"
-    kill "${ASIDE[moto]}"
+    kill "${ASIDE[moto]}" || { echo "the S3 ended before its tests:" && cat target/ci-moto.log && return 1; }
     unset "ASIDE[moto]"
-}
-
-# A test that lacks something passes; how many did, and what they lacked.
-count_skipped() {
-    SKIPPED="0 tests skipped"
-    [[ -s $KVIK_SKIPPED ]] || return 0
-    SKIPPED="$(wc -l <"$KVIK_SKIPPED") tests skipped"
-    echo "$SKIPPED:"
-    sed 's/^[^ ]*: //' "$KVIK_SKIPPED" | sort | uniq -c | sort -rn
 }
 
 # The sources for Kotlin, Swift and Python that are checked in are what the generator writes. With every change, those for

@@ -16,6 +16,7 @@ TARGETS=(kvik@aarch64-apple-darwin kvik@x86_64-pc-windows-msvc kvik@aarch64-linu
 install_tools() {
     local packages=()
     missing command curl curl ca-certificates
+    missing command pgrep procps # finds what a run that fails leaves behind
     missing command cc gcc libc6-dev # the linker
     # What nodes share their cache through.
     missing command redis-server redis-server
@@ -48,7 +49,8 @@ install_tools() {
         missing command busybox busybox-static
         # What the pages for newcomers use.
         missing command jq jq
-        # What stands in front of a server; only unpacked, as installed it would serve on this machine.
+        # What stands in front of a server; only unpacked, as installed it would serve on this machine. And its certificates.
+        missing command openssl openssl
         unpack_package nginx
         unpack_package caddy
     fi
@@ -64,7 +66,7 @@ missing() {
     esac
 }
 
-# Fetches a package of the system and unpacks it into target/ci-proxies.
+# Fetches a package of the system and unpacks it, with the program of its name, into target/ci-proxies.
 unpack_package() {
     compgen -G "target/ci-proxies/usr/*bin/$1" >/dev/null && return
     local folder
@@ -72,6 +74,9 @@ unpack_package() {
     (cd "$folder" && { apt-get download -q "$1" || { as_root apt-get update -q && apt-get download -q "$1"; }; })
     dpkg-deb -x "$folder"/*.deb target/ci-proxies
     rm -r "$folder"
+    compgen -G "target/ci-proxies/usr/*bin/$1" >/dev/null && return
+    echo "the package $1 of this system has no program of that name; CI is tried on Debian 12" >&2
+    return 1
 }
 
 install_packages() {

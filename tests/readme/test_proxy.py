@@ -3,6 +3,8 @@ import contextlib
 import http.client
 import json
 import os
+import pathlib
+import re
 import shutil
 import socket
 import ssl
@@ -10,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from server import ROOT, Server, free_port, sse
+from server import FULL, ROOT, Server, free_port, sse
 
 PROXY = ROOT / "packaging/proxy"
 NAME = "llm.example.org"
@@ -23,7 +25,8 @@ PROGRAMS = [ROOT / "target/ci-proxies/usr" / folder for folder in ("sbin", "bin"
 def need(program):
     found = shutil.which(program, path=":".join(map(str, PROGRAMS)))
     if not found:
-        pytest.skip(f"there is no {program}")
+        # A release is not proven without its TLS.
+        (pytest.fail if FULL else pytest.skip)(f"there is no {program}; `.ci/run full` fetches it")
     return found
 
 
@@ -108,6 +111,19 @@ def ask(port, path, body=None, key=KEY, **headers):
     headers |= {"Host": NAME, "Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     connection.request("POST" if body else "GET", path, body and json.dumps(body), headers)
     return connection.getresponse()
+
+
+@pytest.mark.parametrize("full, outcome", [(False, pytest.skip.Exception), (True, pytest.fail.Exception)])
+def test_a_missing_program_fails_where_a_release_is_proven(full, outcome, monkeypatch):
+    monkeypatch.setitem(globals(), "FULL", full)
+    with pytest.raises(outcome, match="no kvik-proxy;"):
+        need("kvik-proxy")
+
+
+def test_ci_fetches_the_programs_that_are_needed():
+    needed = set(re.findall(r'need\("(\w+)"\)', pathlib.Path(__file__).read_text()))
+    fetched = re.findall(r"^ +(?:missing command|unpack_package) (\S+)", (ROOT / ".ci/setup.sh").read_text(), re.M)
+    assert needed == {"nginx", "openssl", "caddy"} and needed <= set(fetched)
 
 
 @pytest.mark.full
