@@ -43,7 +43,9 @@ MODELS = {
     "gpt-oss-2-layers": (Shape(
         "gpt-oss-2-layers", "gpt-oss", d_model=2880, d_ff=2880, layers=2, heads=64, kv_heads=8, head_dim=64,
         rope="yarn", ffn_norm="post_attention_norm", qkv_bias=True, o_bias=True, sinks=True, experts=32,
-        experts_used=4, experts_d_ff=2880, experts_bias=True, theta=150000.0, keys={"attention.sliding_window": 128},
+        experts_used=4, experts_d_ff=2880, experts_bias=True, theta=150000.0,
+        # The transition of YaRN ends at a whole pair, the seventh, to which llama.cpp rounds it.
+        keys={"attention.sliding_window": 128, "rope.scaling.yarn_beta_slow": 0.7511561},
     ), 32064, "MXFP4_MOE"),
     "qwen3moe-30b-2-layers": (Shape(
         "qwen3moe-30b-2-layers", "qwen3moe", d_model=2048, d_ff=6144, layers=2, heads=32, kv_heads=4, head_dim=128,

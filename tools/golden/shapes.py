@@ -145,9 +145,11 @@ ARCHITECTURES = [
             "attention.sliding_window_pattern": [i not in (1, 3) for i in range(4)],
         },
     ),
+    # llama.cpp rounds the pair at which YaRN's transition ends, and kvik does not: this one ends at a whole pair, the third.
     Shape(
         "gpt-oss", "gpt-oss", rope="yarn", ffn_norm="post_attention_norm", qkv_bias=True, o_bias=True, sinks=True,
-        experts=6, experts_bias=True, d_model=64, experts_d_ff=32, seed=24, keys={"attention.sliding_window": 17},
+        experts=6, experts_bias=True, d_model=64, experts_d_ff=32, seed=24,
+        keys={"attention.sliding_window": 17, "rope.scaling.yarn_beta_slow": 0.322107},
     ),
     Shape("llama-experts", "llama", experts=5, experts_d_ff=56, seed=25),
     Shape("qwen2moe", "qwen2moe", d_model=64, qkv_bias=True, experts=6, shared_d_ff=40, shared_gate=True, seed=26),

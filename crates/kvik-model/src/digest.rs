@@ -91,7 +91,7 @@ pub(super) fn update_with_tensors(whole: &mut blake3::Hasher, tensors: &TensorSo
 
 /// Parts that are not written for models without them: their identity is the same as before these parts existed. What
 /// is loaded only for drafts is never written.
-const ABSENT: [&str; 12] = [
+const ABSENT: [&str; 13] = [
     ", latent: None",
     ", recurrence: None",
     ", by_layer: ByLayer { kv_heads: [], d_ff: [] }",
@@ -102,6 +102,7 @@ const ABSENT: [&str; 12] = [
     ", per_layer_width: None",
     ", per_layer_rows: None",
     ", grouped: false",
+    ", ranked_by_best: false",
     ", predicts: false",
     ", predicts: true",
 ];
@@ -184,7 +185,7 @@ mod tests {
 
     use super::*;
     use crate::load::LoadedModel;
-    use crate::{Arch, LatentConfig, Recurrence};
+    use crate::{Arch, ExpertsConfig, LatentConfig, Recurrence};
     use kvik_text::files::KnownDigests;
 
     fn tiny() -> LoadedModel {
@@ -223,15 +224,34 @@ mod tests {
             change(&|extras| extras.laurel_rank = Some(4)),
             change(&|extras| extras.per_layer_width = Some(4)),
             change(&|extras| extras.per_layer_rows = Some(4)),
+            change(&|extras| extras.experts = Some(experts(false))),
+            change(&|extras| extras.experts = Some(experts(true))),
         ];
         for absent in ABSENT {
             let part = absent.trim_start_matches(", ").split(':').next().unwrap();
             assert!(!texts[0].contains(part), "{part}: {}", texts[0]);
         }
+        assert_eq!(texts.iter().filter(|text| text.contains("ranked_by_best")).count(), 1);
         let count = texts.len();
         texts.sort();
         texts.dedup();
         assert_eq!(texts.len(), count);
+    }
+
+    fn experts(ranked_by_best: bool) -> ExpertsConfig {
+        ExpertsConfig {
+            count: 8,
+            used: 2,
+            d_ff: 24,
+            shared_d_ff: 0,
+            dense_layers: 0,
+            interval: 1,
+            normalised: false,
+            scale: 1.0,
+            sigmoid: false,
+            groups: Some([4, 2]),
+            ranked_by_best,
+        }
     }
 
     fn recurrence(conv_width: usize) -> Recurrence {

@@ -2,7 +2,7 @@
 //!
 //! The file of an architecture reads them; they determine the shapes of its layers and the forward pass.
 
-use super::RopeConfig;
+use super::{ModelConfig, RopeConfig};
 
 /// Parts beyond the shape of a plain transformer; the default is a plain one.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -173,6 +173,8 @@ pub struct ExpertsConfig {
     pub sigmoid: bool,
     /// Number of groups of experts, and of groups that a token chooses from; `None` without groups.
     pub groups: Option<[usize; 2]>,
+    /// Whether groups are ranked by their best expert (DeepSeek V2) instead of by the sum of their two best.
+    pub ranked_by_best: bool,
 }
 
 /// Settings of layers with a sliding window.
@@ -190,6 +192,17 @@ pub struct Window {
     pub divided: bool,
     /// Dimensions of a head in these layers.
     pub head_dim: usize,
+}
+
+impl Window {
+    /// Whether its layers compute what layers without a window do, in every context up to the declared one. They must
+    /// not be windowed then: prompts would be reused only from places, and retention would be refused, for nothing.
+    ///
+    /// GGUF files of Llama 4 do not state the length of their chunks, so the declared context says nothing about it.
+    pub(crate) fn is_idle(&self, config: &ModelConfig) -> bool {
+        let is_alike = self.divided && self.rope == config.rope && self.head_dim == config.head_dim;
+        self.positions >= config.context && !self.chunked && is_alike
+    }
 }
 
 impl Extras {

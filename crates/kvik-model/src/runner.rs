@@ -37,7 +37,7 @@ pub struct ModelRunner {
     states: StateArena,
     state_layout: StateLayout,
     tried: Tried,
-    /// As [`ModelConfig::ropes`] lists them.
+    /// As [`ModelConfig::ropes`] lists them; empty where no layer has the rotation.
     ropes: Vec<Arc<RopeTable>>,
     scratch: Scratch,
     adapters: Adapters,
@@ -54,7 +54,7 @@ struct Predicting {
 
 impl ModelRunner {
     /// Reserves `blocks` KV blocks (memory is touched as they are used). All runners of a model share the rotation
-    /// tables, which are computed for `context` positions. Two models may share a pool.
+    /// tables, which are computed for `context` positions if any layer rotates. Two models may share a pool.
     pub fn new(
         model: Arc<Model>,
         pool: impl Into<Arc<Pool>>,
@@ -62,7 +62,7 @@ impl ModelRunner {
         blocks: usize,
         context: usize,
     ) -> io::Result<Self> {
-        let ropes = model.weights.rotations.iter().map(|rotation| rotation.table(context)).collect();
+        let ropes = ropes(&model, context);
         let arena = KvArena::new(layout, blocks)?;
         let state_layout = StateLayout::new(model.config());
         let predicting =
@@ -212,6 +212,14 @@ impl Predicting {
         let slots = Slots::new(KvLayout::new(vec![layer]), config.d_model)?;
         Ok(Predicting { slots, scratch: Scratch::default() })
     }
+}
+
+/// The tables of all rotations, of which those that no layer has are empty: for a million positions a table takes
+/// hundreds of megabytes.
+fn ropes(model: &Model, context: usize) -> Vec<Arc<RopeTable>> {
+    let positions = |rotation: usize| if model.config().has_rotation(rotation) { context } else { 0 };
+    let rotations = model.weights.rotations.iter().enumerate();
+    rotations.map(|(index, rotation)| rotation.table(positions(index))).collect()
 }
 
 /// The layers that store keys and values, in their formats among `formats`, `[layers]`.
@@ -421,20 +429,46 @@ impl Retainer for ModelRunner {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use kvik_kernels::KvFormat;
-    use kvik_testing::tiny_model;
+    use kvik_testing::{golden, tiny_model};
 
     use super::*;
     use crate::load::LoadedModel;
 
-    #[test]
-    fn runners_of_a_model_share_its_rotations() {
-        let LoadedModel { config, tensors, .. } = LoadedModel::open(&tiny_model()).unwrap();
+    /// A model, and a runner of it in a context of this length.
+    fn runner(path: &Path, context: usize) -> (Arc<Model>, ModelRunner) {
+        let LoadedModel { config, tensors, .. } = LoadedModel::open(path).unwrap();
         let pool = Arc::new(Pool::new(1));
         let layout = ModelRunner::uniform_layout(&config, KvFormat::F16);
         let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
-        let runner = |context| ModelRunner::new(model.clone(), pool.clone(), layout.clone(), 1, context);
-        let [first, second] = [64, 32].map(|context| runner(context).unwrap());
+        let runner = ModelRunner::new(model.clone(), pool, layout, 1, context).unwrap();
+        (model, runner)
+    }
+
+    #[test]
+    fn runners_of_a_model_share_its_rotations() {
+        let (model, first) = runner(&tiny_model(), 64);
+        let layout = first.arena.layout().clone();
+        let second = ModelRunner::new(model, first.pool.clone(), layout, 1, 32).unwrap();
         assert!(Arc::ptr_eq(&first.ropes[0], &second.ropes[0]));
+    }
+
+    /// What these models compute is compared with llama.cpp, whose answers are beside their files.
+    #[test]
+    fn a_rotation_that_no_layer_has_takes_no_table() {
+        let cases: [(&str, &[usize]); 5] = [
+            ("arch-granitehybrid.gguf", &[0]),
+            ("arch-nemotron_h.gguf", &[0]),
+            ("arch-granitehybrid-rotated.gguf", &[64]),
+            ("arch-gemma3.gguf", &[64, 64]),
+            ("head-qwen35.gguf", &[64]),
+        ];
+        for (file, expect) in cases {
+            let (_, runner) = runner(&golden(file), 64);
+            let positions: Vec<usize> = runner.ropes.iter().map(|table| table.positions()).collect();
+            assert_eq!(positions, expect, "{file}");
+        }
     }
 }

@@ -27,6 +27,7 @@ impl Arch {
                 ("rms_norm_eps", "norm_eps"),
                 ("intermediate_size", "block_ff_dim"),
                 ("tie_word_embeddings", "tie_embedding"),
+                ("rope_theta", "theta"),
             ],
             Arch::NemotronH | Arch::NemotronHMoe => {
                 &[("rms_norm_eps", "layer_norm_epsilon"), ("head_dim", "attention_head_dim")]

@@ -2,7 +2,7 @@
 
 use kvik_kernels::KvLayout;
 
-use super::metadata::{Key, Metadata};
+use super::metadata::{self, Key, Metadata};
 use super::{Architecture, LayerShape, Presence, experts};
 use crate::feed_forward::{ExpertsShape, FeedForwardShape};
 use crate::{
@@ -22,10 +22,9 @@ const LOG_MULTIPLIER: Key = Key::new("rope.scaling.yarn_log_multiplier", &["msca
 /// Checkpoints only: the dimensions of a head's keys that do not rotate, and the length of its values.
 const UNROTATED: Key = Key::hf(&["qk_nope_head_dim"]);
 const VALUE: Key = Key::hf(&["v_head_dim"]);
-/// Checkpoints only: how experts' scores become weights, how groups of experts are chosen, and the name of the model.
+/// Checkpoints only: how experts' scores become weights, and how groups of experts are chosen.
 const SCORING: Key = Key::hf(&["scoring_func"]);
 const CHOICE: Key = Key::hf(&["topk_method"]);
-const NAMES: Key = Key::hf(&["architectures"]);
 const TEMPERATURE: Key = Key::gguf("attention.temperature_scale");
 const TEMPERATURE_LENGTH: Key = Key::gguf("attention.temperature_length");
 
@@ -163,26 +162,22 @@ fn temperature(metadata: &dyn Metadata) -> Result<Option<Temperature>, ConfigErr
 }
 
 fn experts(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Option<ExpertsConfig>, ConfigError> {
-    let mut experts = experts::read(metadata, config, false)?;
+    // Its class normalises weights, applies a sigmoid and has groups unless files say otherwise; that of V2 does not.
+    let is_v3 = metadata::is_of_class(metadata, "DeepseekV3ForCausalLM")?;
+    let mut experts = experts::read(metadata, config, is_v3)?;
     if let Some(experts) = &mut experts {
         // GLM-4.7 Flash's first files do not say it; they are recognised by their shape, as in llama.cpp.
         let is_glm = (47..=48).contains(&config.layers) && config.vocab == 154_880;
         experts.sigmoid |= is_glm && metadata.count(experts::GATING)?.unwrap_or(0) == 0;
         if metadata.is_hf() {
-            experts.sigmoid = has_sigmoid(metadata)?;
-            let grouped = metadata.texts(CHOICE)?.is_none_or(|names| names != ["greedy"]);
+            experts.sigmoid = metadata.texts(SCORING)?.map_or(is_v3, |names| names == ["sigmoid"]);
+            let grouped = metadata.texts(CHOICE)?.map_or(is_v3, |names| names != ["greedy"]);
             experts.groups = experts.groups.filter(|_| grouped);
         }
+        // In files of both kinds, V2 is told from later models by its softmax.
+        experts.ranked_by_best = experts.groups.is_some() && !experts.sigmoid;
     }
     Ok(experts)
-}
-
-/// Whether a checkpoint applies a sigmoid to each score; newer files of V3 do not say it.
-fn has_sigmoid(metadata: &dyn Metadata) -> Result<bool, ConfigError> {
-    match metadata.texts(SCORING)? {
-        Some(names) => Ok(names == ["sigmoid"]),
-        None => Ok(metadata.texts(NAMES)?.is_some_and(|names| names[0].starts_with("DeepseekV3"))),
-    }
 }
 
 fn with_bias(shape: FeedForwardShape) -> FeedForwardShape {

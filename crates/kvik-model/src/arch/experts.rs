@@ -74,6 +74,7 @@ fn read_or(
             Some(groups) => Some([groups, metadata.needed_count(GROUPS_USED)?]),
             None => None,
         },
+        ranked_by_best: false,
     }))
 }
 
@@ -93,7 +94,10 @@ impl ExpertsConfig {
             biases: Presence::Absent,
             gating: if self.sigmoid { Gating::Sigmoid } else { Gating::Softmax },
             selection_bias: Presence::Absent,
-            groups: self.groups.map(|[count, used]| ExpertGroups { count, used }),
+            groups: self.groups.map(|[count, used]| {
+                let best = if self.ranked_by_best { 1 } else { 2 };
+                ExpertGroups { count, used, best }
+            }),
             normalised: self.normalised,
             scale: self.scale,
             weighted: Weighted::Output,

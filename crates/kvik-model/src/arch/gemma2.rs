@@ -36,11 +36,19 @@ pub(super) const HF_MODULES: kvik_text::files::hf::Modules = &[
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     Ok(Extras {
-        score_cap: Some(metadata.number(SCORE_CAP)?.unwrap_or(50.0)),
-        logit_cap: Some(metadata.number(LOGIT_CAP)?.unwrap_or(LOGIT_CAP_DEFAULT)),
+        score_cap: cap(metadata, SCORE_CAP, 50.0)?,
+        logit_cap: cap(metadata, LOGIT_CAP, LOGIT_CAP_DEFAULT)?,
         window: windows::read_or(metadata, config, 2, Some(4096))?,
         ..common(metadata, config, 46)?
     })
+}
+
+/// A soft cap, and its default if a file does not name it. A checkpoint that says `null` has none.
+pub(super) fn cap(metadata: &dyn Metadata, key: Key, default: f32) -> Result<Option<f32>, ConfigError> {
+    match metadata.is_null(key) {
+        true => Ok(None),
+        false => Ok(Some(metadata.number(key)?.unwrap_or(default))),
+    }
 }
 
 /// The extras that Gemma 2 and 3 share. GGUF files do not store the scale of scores: llama.cpp recognises the

@@ -79,7 +79,7 @@ fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, Confi
     Ok(Extras {
         multipliers: Multipliers { embedding: (config.d_model as f32).sqrt(), ..Multipliers::default() },
         attention_scale: Some(1.0),
-        logit_cap: Some(metadata.number(gemma2::LOGIT_CAP)?.unwrap_or(gemma2::LOGIT_CAP_DEFAULT)),
+        logit_cap: gemma2::cap(metadata, gemma2::LOGIT_CAP, gemma2::LOGIT_CAP_DEFAULT)?,
         sharing_layers: sharing.unwrap_or(config.layers.saturating_sub(STORING_LAYERS_DEFAULT)),
         sparsity: sparsity(metadata, config.layers)?,
         altup: Some(streams(metadata)?),

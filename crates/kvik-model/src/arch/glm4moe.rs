@@ -24,7 +24,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
-    let mut experts = experts::read_divided(metadata, config, false)?;
+    let mut experts = experts::read_divided(metadata, config, metadata.is_hf())?;
     if let Some(experts) = &mut experts {
         experts.sigmoid |= metadata.count(experts::GATING)?.unwrap_or(0) == 0;
     }

@@ -1,6 +1,6 @@
 //! Granite 3 and the dense models of Granite 4: Llama with multipliers, with or without rotation.
 
-use super::metadata::{Key, Metadata};
+use super::metadata::{self, Key, Metadata};
 use super::{Architecture, LayerShape, Presence};
 use crate::{ConfigError, Extras, ModelConfig, Multipliers, RopeStyle};
 
@@ -28,17 +28,30 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 /// The multipliers that all Granite models have.
 pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
-    multiplied_by(metadata.needed_number(LOGITS)?, metadata, config)
+    let logits = metadata.needed_number(LOGITS)?;
+    multiplied_by(logits, is_rotated(metadata)?, metadata, config)
 }
 
 /// The multipliers of hybrids, of which Bamba has none for logits.
 pub(super) fn hybrid_extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let logits = metadata.number(LOGITS)?.filter(|&factor| factor != 0.0);
-    multiplied_by(logits.unwrap_or(1.0), metadata, config)
+    let rotated = if metadata.is_hf() { hybrid_is_rotated(metadata)? } else { is_rotated(metadata)? };
+    multiplied_by(logits.unwrap_or(1.0), rotated, metadata, config)
+}
+
+/// Whether the attention of a hybrid rotates in checkpoints: Granite's only if they say so, Bamba's always.
+fn hybrid_is_rotated(metadata: &dyn Metadata) -> Result<bool, ConfigError> {
+    let says_so = metadata.texts(POSITIONS)?.is_some_and(|names| names == ["rope"]);
+    Ok(says_so || metadata::is_of_class(metadata, "BambaForCausalLM")?)
 }
 
 /// A factor of 0 stands for none, as in llama.cpp; except the divisor of logits.
-fn multiplied_by(logits: f32, metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
+fn multiplied_by(
+    logits: f32,
+    rotated: bool,
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+) -> Result<Extras, ConfigError> {
     let factor = |key| -> Result<Option<f32>, ConfigError> {
         Ok(metadata.number(key)?.filter(|&factor| factor != 0.0))
     };
@@ -52,7 +65,7 @@ fn multiplied_by(logits: f32, metadata: &dyn Metadata, config: &ModelConfig) -> 
             logits: 1.0 / logits,
         },
         attention_scale: factor(ATTENTION)?,
-        unrotated: vec![!is_rotated(metadata)?; config.layers],
+        unrotated: vec![!rotated; config.layers],
         ..Extras::default()
     })
 }

@@ -1,5 +1,5 @@
-//! Granite 4 and Bamba: Mamba 2 in most layers, attention in the others, which rotates only in Bamba; dense or with
-//! experts.
+//! Granite 4 and Bamba: Mamba 2 in most layers, attention in the others, which rotates in Bamba, and in Granite where
+//! files say so; dense or with experts.
 
 use super::metadata::Metadata;
 use super::{Architecture, LayerShape, Presence, experts, granite, recurrence};

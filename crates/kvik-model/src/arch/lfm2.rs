@@ -62,7 +62,8 @@ pub(super) fn width(metadata: &dyn Metadata) -> Result<Option<usize>, ConfigErro
 
 pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let layers = recurrence::without_kv(metadata, config)?;
-    let mut window = windows::read(metadata, config, 0)?;
+    // The class of checkpoints ignores the setting.
+    let mut window = if metadata.is_hf() { None } else { windows::read(metadata, config, 0)? };
     if let Some(window) = &mut window {
         // All layers with attention have the window.
         window.layers = vec![true; config.layers];

@@ -33,6 +33,15 @@ pub(crate) const WINDOWED_THETA: Key =
     Key::new("rope.freq_base_swa", &["rope_local_base_freq", "rope_theta of sliding_attention"]);
 pub(crate) const WINDOWED_PART: Key = Key::hf(&["partial_rotary_factor of sliding_attention"]);
 
+/// The classes of a model, of which the first counts.
+const CLASSES: Key = Key::hf(&["architectures"]);
+
+/// Whether a file is a checkpoint of this class of transformers: the defaults of settings differ between classes.
+pub(super) fn is_of_class(metadata: &dyn Metadata, class: &str) -> Result<bool, ConfigError> {
+    let classes = metadata.texts(CLASSES)?;
+    Ok(classes.is_some_and(|classes| classes.first().is_some_and(|first| first == class)))
+}
+
 /// The settings of a model. An absent setting is `None`; one of another type is an error that names it.
 pub(crate) trait Metadata {
     /// Whether they come from `config.json`.
@@ -58,6 +67,10 @@ pub(crate) trait Metadata {
 
     /// A string, or an array of strings.
     fn texts(&self, key: Key) -> Result<Option<Vec<String>>, ConfigError>;
+
+    /// Whether the file names this setting without a value. In this way a checkpoint says that it lacks a part that its
+    /// class has by default.
+    fn is_null(&self, key: Key) -> bool;
 
     /// The name of `key` in the file, for an error.
     fn name(&self, key: Key) -> String;

@@ -2,7 +2,7 @@
 //! position.
 
 use super::metadata::{Key, Metadata};
-use super::{Architecture, LayerShape, Presence, experts};
+use super::{Architecture, LayerShape, Presence, experts, windows};
 use crate::{ConfigError, Extras, ModelConfig, RopeScaling, RopeStyle, Temperature};
 
 /// Not at the top level of `config.json`, but among its RoPE parameters.
@@ -23,7 +23,9 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let scale = metadata.number(TEMPERATURE)?.unwrap_or(0.0);
-    let extras = Extras { experts: experts::read(metadata, config, true)?, ..Extras::default() };
+    // Only checkpoints say that there is a window, which then is in every layer.
+    let window = if metadata.is_hf() { windows::read(metadata, config, 0)? } else { None };
+    let extras = Extras { window, experts: experts::read(metadata, config, true)?, ..Extras::default() };
     if scale == 0.0 {
         return Ok(extras);
     }

@@ -44,7 +44,7 @@ use super::feed_forward::FeedForwardShape;
 use super::layer_tensor::Presence;
 use super::recurrent::RecurrentShape;
 use super::residual::ResidualShape;
-use super::{ConfigError, Extras, LatentConfig, ModelConfig, RopeConfig, RopeStyle};
+use super::{ConfigError, Extras, LatentConfig, ModelConfig, RopeConfig, RopeStyle, Window};
 use metadata::Metadata;
 
 /// Declares [`Arch`] from names and modules.
@@ -200,7 +200,11 @@ impl Arch {
 
     /// Reads the parts of a model of this architecture beyond the shape in `config`.
     pub(crate) fn extras(self, metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
-        (self.architecture().extras)(metadata, config)
+        let extras = (self.architecture().extras)(metadata, config)?;
+        // Layers that share keys and values find them by the kind of the layer, which must not change.
+        let is_kept = |window: &Window| extras.sharing_layers > 0 || !window.is_idle(config);
+        let window = extras.window.filter(is_kept);
+        Ok(Extras { window, ..extras })
     }
 
     /// The rotation pairs of a head in GGUF files of this architecture. The rows of GLM-4 have another order in models
@@ -447,5 +451,12 @@ impl ModelConfig {
     pub(crate) fn ropes(&self) -> Vec<(&RopeConfig, bool)> {
         let windowed = self.extras.window.as_ref().map(|window| (&window.rope, window.divided));
         [Some((&self.rope, true)), windowed].into_iter().flatten().collect()
+    }
+
+    /// Whether a layer rotates queries and keys in the way with this index of [`ropes`](Self::ropes).
+    pub(crate) fn has_rotation(&self, rotation: usize) -> bool {
+        let head = self.extras.predicts.then(|| self.head_layer());
+        let mut layers = (0..self.layers).map(|index| self.layer(index)).chain(head);
+        layers.any(|shape| shape.mixing == MixingShape::Attention && shape.rotation == Some(rotation))
     }
 }

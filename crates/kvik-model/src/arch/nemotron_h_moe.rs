@@ -17,7 +17,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
-    let experts = experts::read_divided(metadata, config, false)?;
+    let experts = experts::read_divided(metadata, config, metadata.is_hf())?;
     Ok(Extras { experts, ..nemotron_h::extras(metadata, config)? })
 }
 

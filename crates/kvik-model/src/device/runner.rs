@@ -233,10 +233,12 @@ impl DeviceRunner {
 impl Stored {
     fn new(model: &DeviceModel, room: &BlockRoom) -> Result<Stored, DeviceError> {
         let device = &model.device;
-        let angles = |rotation: &Rotation| {
-            let table = rotation.table(room.context);
+        let angles = |(index, rotation): (usize, &Rotation)| {
+            // Those of one position stand for a rotation that no layer has: a buffer is not empty.
+            let positions = if model.config.has_rotation(index) { room.context } else { 1 };
+            let table = rotation.table(positions);
             let angles =
-                (0..room.context as u32).flat_map(|position| table.mean_rotation(position..position + 1));
+                (0..positions as u32).flat_map(|position| table.mean_rotation(position..position + 1));
             device.upload("the angles of positions", &angles.collect::<Vec<_>>())
         };
         let layout = model.layout_on_device(&room.layout);
@@ -247,6 +249,7 @@ impl Stored {
                 .weights
                 .iter()
                 .flat_map(|weights| &weights.rotations)
+                .enumerate()
                 .map(angles)
                 .collect::<Result<_, _>>()?,
         })

@@ -234,9 +234,8 @@ impl Reference<'_> {
         }
         if let Some(groups) = shape.groups {
             let members = shape.count / groups.count;
-            let of_group = |group: &[f64]| {
-                let best = order(group);
-                group[best[0]] + group[best[1]]
+            let of_group = |group: &[f64]| -> f64 {
+                order(group)[..groups.best].iter().map(|&expert| group[expert]).sum()
             };
             let of_groups: Vec<f64> = scores.chunks(members).map(of_group).collect();
             for group in order(&of_groups).into_iter().skip(groups.used) {
@@ -337,8 +336,12 @@ fn dense_layers_are_what_they_are_in_f64() {
 fn experts_are_what_they_are_in_f64() {
     let gated = Some(SharedShape { d_ff: 48, gate: Presence::Required });
     let plain = Some(SharedShape { d_ff: 48, gate: Presence::Absent });
-    let grouped =
-        ExpertsShape { count: 12, used: 4, groups: Some(ExpertGroups { count: 4, used: 2 }), ..shape() };
+    let in_groups = |best| ExpertsShape {
+        count: 12,
+        used: 4,
+        groups: Some(ExpertGroups { count: 4, used: 2, best }),
+        ..shape()
+    };
     let (required, normalised) = (Presence::Required, true);
     let shapes = [
         // Qwen3-MoE, Mixtral.
@@ -359,7 +362,7 @@ fn experts_are_what_they_are_in_f64() {
             normalised,
             scale: 2.5,
             shared: plain,
-            ..grouped
+            ..in_groups(2)
         },
         // Llama 4.
         ExpertsShape {
@@ -382,6 +385,8 @@ fn experts_are_what_they_are_in_f64() {
             biases: required,
             ..shape()
         },
+        // DeepSeek V2.
+        ExpertsShape { scale: 16.0, shared: plain, ..in_groups(1) },
     ];
     for (seed, shape) in shapes.into_iter().enumerate() {
         check(FeedForwardShape::Experts(shape), seed as u64);
@@ -443,7 +448,7 @@ fn numbers_that_contradict_each_other_are_refused() {
         let all = tensors(FeedForwardShape::Experts(shape()), 64, WeightType::F32, 1);
         load(FeedForwardShape::Experts(bad), &all).err().map(|error| error.to_string()).unwrap_or_default()
     };
-    let groups = |count, used| Some(ExpertGroups { count, used });
+    let groups = |count, used| Some(ExpertGroups { count, used, best: 2 });
     assert!(refused(ExpertsShape { count: 0, ..shape() }).contains("number of experts is 0"));
     assert!(refused(ExpertsShape { count: 9999, ..shape() }).contains("1 to 1024"));
     assert!(refused(ExpertsShape { used: 6, ..shape() }).contains("goes to is 6, and 1 to 5"));
@@ -494,7 +499,8 @@ fn any_experts() -> impl Strategy<Value = ExpertsShape> {
                 shared,
                 weighted,
             )| {
-                let groups = in_groups.then_some(ExpertGroups { count: half, used: half.div_ceil(2) });
+                let (groups_used, best) = (half.div_ceil(2), 1 + used % 2);
+                let groups = in_groups.then_some(ExpertGroups { count: half, used: groups_used, best });
                 let used = used.min(groups.map_or(2 * half, |groups| 2 * groups.used));
                 ExpertsShape {
                     count: 2 * half,

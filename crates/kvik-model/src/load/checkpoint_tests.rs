@@ -1,5 +1,5 @@
 //! Settings of `config.json` for models with latent attention, for Llama 4 and for Gemma 4, and which of them are
-//! refused.
+//! refused; and the defaults of settings, which differ between classes of models.
 
 use serde_json::{Value, json};
 
@@ -31,20 +31,27 @@ fn a_directory_says_the_lengths_of_latent_attention() {
     }
 }
 
-/// Newer files of V3 do not say that a sigmoid is applied to each score; V2 has no groups.
+/// Newer files of V3 do not say that a sigmoid is applied to each score, nor how groups are ranked; V2 has groups only
+/// if its file says how.
 #[test]
 fn a_directory_says_how_experts_of_latent_models_are_chosen() {
     let experts = |fields: Value| {
         let experts = lite(fields).map(|config| config.extras.experts.unwrap());
-        experts.map(|experts| (experts.sigmoid, experts.groups))
+        experts.map(|experts| (experts.sigmoid, experts.groups, experts.ranked_by_best))
     };
-    assert_eq!(experts(json!({"topk_method": "greedy"})), Ok((false, None)));
-    assert_eq!(experts(json!({"scoring_func": "sigmoid"})), Ok((true, Some([4, 2]))));
+    let (groups, v2) = (Some([4, 2]), json!({"topk_method": "group_limited_greedy"}));
+    assert_eq!(experts(v2), Ok((false, groups, true)));
+    assert_eq!(experts(json!({"topk_method": "greedy"})), Ok((false, None, false)));
+    assert_eq!(experts(json!({})), Ok((false, None, false)));
+    let sigmoid = json!({"scoring_func": "sigmoid", "topk_method": "noaux_tc"});
+    assert_eq!(experts(sigmoid), Ok((true, groups, false)));
     let v3 = json!({"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
-        "n_routed_experts": 8, "num_experts_per_tok": 2, "topk_method": "noaux_tc"});
-    assert!(hf("DeepseekV3ForCausalLM", v3).unwrap().extras.experts.unwrap().sigmoid);
+        "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2});
+    let v3 = hf("DeepseekV3ForCausalLM", v3).unwrap().extras.experts.unwrap();
+    assert_eq!((v3.sigmoid, v3.groups, v3.ranked_by_best, v3.normalised), (true, groups, false, true));
+    assert!(!lite(json!({})).unwrap().extras.experts.unwrap().normalised);
     for (key, value) in [
-        ("topk_method", json!("group_limited_greedy")),
+        ("topk_method", json!("ranked")),
         ("scoring_func", json!("tanh")),
         ("rope_interleave", json!(false)),
         ("quantization_config", json!({"quant_method": "fp8"})),
@@ -147,5 +154,110 @@ fn a_directory_of_gemma4_says_heads_and_widths_by_kind_of_layer() {
     ] {
         let error = read(json!({"attention_k_eq_v": true, key: value})).unwrap_err();
         assert!(error.contains(key), "{key} {value}: {error}");
+    }
+}
+
+#[test]
+fn a_cap_of_null_is_no_cap() {
+    let caps = |class: &str, cap: Value| {
+        let fields =
+            json!({"sliding_window": 8, "attn_logit_softcapping": cap, "final_logit_softcapping": cap});
+        let extras = hf(class, fields).unwrap().extras;
+        (extras.score_cap, extras.logit_cap)
+    };
+    assert_eq!(caps("Gemma2ForCausalLM", json!(null)), (None, None));
+    assert_eq!(caps("Gemma2ForCausalLM", json!(7)), (Some(7.0), Some(7.0)));
+    assert_eq!(caps("Gemma3nForCausalLM", json!(null)), (None, None));
+    assert_eq!(caps("Gemma3nForCausalLM", json!(7)), (None, Some(7.0)));
+    let default = hf("Gemma2ForCausalLM", json!({})).unwrap().extras;
+    assert_eq!((default.score_cap, default.logit_cap), (Some(50.0), Some(30.0)));
+}
+
+#[test]
+fn hybrids_of_granite_rotate_only_if_they_say_so() {
+    let rotation = |class: &str, fields: Value| hf(class, fields).unwrap().layer(0).rotation;
+    let (granite, bamba) = ("GraniteMoeHybridForCausalLM", "BambaForCausalLM");
+    assert_eq!(rotation(granite, json!({})), None);
+    for (value, expect) in [(json!(null), None), (json!("nope"), None), (json!("rope"), Some(0))] {
+        assert_eq!(rotation(granite, json!({"position_embedding_type": value})), expect, "{value}");
+    }
+    assert_eq!(rotation(bamba, json!({})), Some(0));
+    assert_eq!(rotation("GraniteForCausalLM", json!({"logits_scaling": 8.0})), Some(0));
+}
+
+#[test]
+fn a_base_of_rotation_that_is_not_said_is_that_of_the_class() {
+    let layers = json!(["conv", "full_attention", "conv", "full_attention"]);
+    let lfm2 = |fields: Value| {
+        let mut all = json!({"layer_types": layers, "conv_L_cache": 3});
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        all
+    };
+    let mxfp4 = json!({"quantization_config": {"quant_method": "mxfp4"}});
+    let llama4 = json!({"num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1,
+        "attention_chunk_size": 64, "intermediate_size": 24, "intermediate_size_mlp": 96});
+    for (class, fields, expect) in [
+        ("LlamaForCausalLM", json!({}), 10_000.0),
+        ("MixtralForCausalLM", json!({}), 1e6),
+        ("Olmo2ForCausalLM", json!({}), 10_000.0),
+        ("Olmo3ForCausalLM", json!({}), 500_000.0),
+        ("SmolLM3ForCausalLM", json!({}), 2e6),
+        ("SmolLM3ForCausalLM", json!({"rope_theta": 5e6}), 5e6),
+        ("SmolLM3ForCausalLM", json!({"rope_parameters": {"rope_theta": 6e6}}), 6e6),
+        ("GptOssForCausalLM", mxfp4, 150_000.0),
+        ("Ministral3ForCausalLM", json!({}), 1e6),
+        ("Ministral3ForCausalLM", json!({"rope_parameters": {"rope_theta": 5e5}}), 5e5),
+        ("Mistral3ForConditionalGeneration", json!({"text_config": {"model_type": "mistral"}}), 10_000.0),
+        ("Llama4ForCausalLM", llama4, 500_000.0),
+        ("Lfm2ForCausalLM", lfm2(json!({})), 1e6),
+        ("Lfm2ForCausalLM", lfm2(json!({"rope_theta": 2e6})), 2e6),
+        ("Lfm2ForCausalLM", lfm2(json!({"rope_theta": 2e6, "theta": 3e6})), 3e6),
+    ] {
+        let config = hf(class, fields.clone()).unwrap();
+        assert_eq!(config.rope.theta, expect, "{class} {fields}");
+    }
+}
+
+#[test]
+fn a_scaling_that_is_not_said_is_that_of_the_class() {
+    let yarn = RopeScaling::Yarn {
+        factor: 16.0,
+        original_context: 16_384,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor: Some(1.0),
+        truncate: true,
+    };
+    let temperature = Some(Temperature { scale: 0.1, interval: 16_384, offset: 0.0 });
+    let with_images = |decoder: &str| json!({"text_config": {"model_type": decoder}});
+    for (class, fields, expect) in [
+        ("Ministral3ForCausalLM", json!({}), (yarn.clone(), temperature)),
+        ("Ministral3ForCausalLM", json!({"rope_scaling": {}}), (yarn.clone(), temperature)),
+        ("Ministral3ForCausalLM", json!({"rope_parameters": {"rope_theta": 1e6}}), (RopeScaling::None, None)),
+        ("Mistral3ForConditionalGeneration", with_images("ministral3"), (yarn, temperature)),
+        ("Mistral3ForConditionalGeneration", with_images("mistral"), (RopeScaling::None, None)),
+    ] {
+        let config = hf(class, fields.clone()).unwrap();
+        assert_eq!((config.rope.scaling, config.extras.temperature), expect, "{class} {fields}");
+    }
+}
+
+#[test]
+fn weights_of_experts_are_normalised_as_by_the_class() {
+    let experts = json!({"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+        "hybrid_override_pattern": "ME*E", "mamba_num_heads": 4, "mamba_head_dim": 20, "n_groups": 2,
+        "ssm_state_size": 20, "conv_kernel": 4});
+    let normalised = |class: &str, said: Option<bool>| {
+        let mut fields = experts.clone();
+        if let Some(said) = said {
+            fields["norm_topk_prob"] = said.into();
+        }
+        hf(class, fields).unwrap().extras.experts.unwrap().normalised
+    };
+    for (class, default) in
+        [("Glm4MoeForCausalLM", true), ("NemotronHForCausalLM", true), ("DeepseekForCausalLM", false)]
+    {
+        let found = [None, Some(true), Some(false)].map(|said| normalised(class, said));
+        assert_eq!(found, [default, true, false], "{class}");
     }
 }

@@ -152,7 +152,10 @@ fn windows_are_read_in_every_form() {
     })
     .unwrap();
     assert_eq!(windows(&every), [Some(24), None, Some(24), None]);
-    let default = gguf("gemma2", |_| ()).unwrap();
+    let default = gguf("gemma2", |keys| {
+        keys.count("context_length", 8192);
+    })
+    .unwrap();
     assert_eq!(windows(&default), [Some(4096), None, Some(4096), None]);
     let by_number = gguf("gpt-oss", |keys| {
         keys.count("attention.sliding_window", 8).count("attention.sliding_window_pattern", 4);
@@ -221,6 +224,73 @@ fn long_rope_of_a_directory_has_its_divisors() {
     short["long_factor"] = json!([2.0]);
     let error = hf("Phi3ForCausalLM", json!({"rope_scaling": short})).unwrap_err();
     assert!(error.contains("rope long factors"), "{error}");
+}
+
+/// Phi-3.5 and Phi-4 declare a window of twice their context.
+#[test]
+fn a_window_of_the_whole_context_is_none() {
+    for (positions, expect) in [(127, Some(127)), (128, None), (256, None)] {
+        let fields = json!({"sliding_window": positions, "max_position_embeddings": 128});
+        let config = hf("Phi3ForCausalLM", fields).unwrap();
+        assert_eq!(windows(&config), [expect; 4], "{positions}");
+        assert_eq!(config.extras.window.is_some(), expect.is_some(), "{positions}");
+    }
+    // The context that YaRN stretches to.
+    let stretched = json!({"sliding_window": 256, "rope_scaling": {"type": "yarn", "factor": 4.0}});
+    assert_eq!(windows(&hf("MistralForCausalLM", stretched).unwrap()), [Some(256); 4]);
+    // These layers also rotate in another way, and those of Llama 4 attend to chunks.
+    let rotated = gguf("gemma3", |keys| {
+        keys.count("attention.sliding_window", 4096).number("rope.freq_base", 1e6);
+    });
+    assert_eq!(windows(&rotated.unwrap()), [Some(4096); 4]);
+    let chunked = gguf("llama4", |keys| {
+        keys.count("interleave_moe_layer_step", 1).count("expert_count", 4).count("expert_used_count", 1);
+    });
+    assert_eq!(windows(&chunked.unwrap()), [Some(8192), Some(8192), Some(8192), None]);
+}
+
+#[test]
+fn windows_of_a_directory_are_those_of_its_class() {
+    let lfm2 = json!({"conv_L_cache": 3, "sliding_window": 32,
+        "layer_types": ["conv", "full_attention", "conv", "full_attention"]});
+    assert_eq!(windows(&hf("Lfm2ForCausalLM", lfm2).unwrap()), [None; 4]);
+    for (class, expect) in [
+        ("LlamaForCausalLM", [None; 4]),
+        ("MistralForCausalLM", [Some(32); 4]),
+        ("MixtralForCausalLM", [Some(32); 4]),
+        ("Ministral3ForCausalLM", [Some(32); 4]),
+        ("Mistral3ForConditionalGeneration", [Some(32); 4]),
+        ("Olmo2ForCausalLM", [None; 4]),
+        ("Olmo3ForCausalLM", [Some(32), Some(32), Some(32), None]),
+        ("Phi3ForCausalLM", [Some(32); 4]),
+    ] {
+        assert_eq!(windows(&hf(class, json!({"sliding_window": 32})).unwrap()), expect, "{class}");
+        assert_eq!(windows(&hf(class, json!({"sliding_window": null})).unwrap()), [None; 4], "{class}");
+    }
+}
+
+/// The settings that gpt-oss was published with. GGUF has no key for the rounding of the transition.
+#[test]
+fn yarn_of_gpt_oss_is_not_rounded() {
+    let file = |arch: &str| {
+        let config = gguf(arch, |keys| {
+            keys.text("rope.scaling.type", "yarn").number("rope.scaling.factor", 32.0);
+            keys.count("rope.scaling.original_context_length", 4096);
+        });
+        config.unwrap().rope.scaling
+    };
+    let directory = |fields: Value| {
+        let mut all = json!({"quantization_config": {"quant_method": "mxfp4"}});
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        hf("GptOssForCausalLM", all).unwrap().rope.scaling
+    };
+    let published = json!({"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+        "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}});
+    let unrounded = file("gpt-oss");
+    assert!(matches!(unrounded, RopeScaling::Yarn { truncate: false, .. }), "{unrounded:?}");
+    assert_eq!(directory(published), unrounded);
+    assert_eq!(directory(json!({})), unrounded, "the default of its class");
+    assert!(matches!(file("qwen3"), RopeScaling::Yarn { truncate: true, .. }));
 }
 
 #[test]
@@ -494,6 +564,9 @@ fn experts_of_latent_models_are_chosen_as_files_say() {
     };
     let experts = |gating| file(gating).unwrap().extras.experts.unwrap();
     assert!(experts(Some(2)).sigmoid && !experts(Some(1)).sigmoid && !experts(None).sigmoid);
+    // V3, V2, and files of V2 from before they said it.
+    let ranked_by_best = |gating| experts(gating).ranked_by_best;
+    assert_eq!([Some(2), Some(1), None].map(ranked_by_best), [false, true, true]);
     let ExpertsConfig { shared_d_ff, dense_layers, groups, normalised, .. } = experts(None);
     assert_eq!((shared_d_ff, dense_layers, groups, normalised), (48, 1, Some([4, 2]), false));
 }

@@ -196,8 +196,8 @@ fn yarn(keys: &Keys<'_>, factor: f32, context: usize) -> Result<RopeScaling, Con
         beta_fast: keys.number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
         beta_slow: keys.number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
         attention_factor: (attn != 1.0).then(|| attn * (0.1 * factor.ln() + 1.0)),
-        // GGUF has no key for it.
-        truncate: true,
+        // GGUF has no key for it, and only gpt-oss was trained without.
+        truncate: keys.arch != Arch::GptOss,
     })
 }
 
@@ -323,6 +323,10 @@ impl Metadata for Keys<'_> {
             true => Ok(self.file.strings(&key)?.map(owned)),
             false => Ok(self.file.text(&key)?.map(|text| vec![text.to_owned()])),
         }
+    }
+
+    fn is_null(&self, _: Key) -> bool {
+        false
     }
 
     fn name(&self, key: Key) -> String {

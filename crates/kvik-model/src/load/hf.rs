@@ -103,8 +103,7 @@ const MULTIMODAL: &str = "ForConditionalGeneration";
 
 /// Reads the shape of a model and checks it against the limits.
 pub(crate) fn model_config(hf: &HfConfig, name: &str) -> Result<ModelConfig, ConfigError> {
-    let rope = hf.rope_parameters.clone().or(hf.rope_scaling.clone()).unwrap_or_default();
-    let (rope, windowed) = rope.of_kinds_of_layers();
+    let (rope, windowed) = rope::of_kinds_of_layers(hf.rope_parameters.clone(), hf.rope_scaling.clone());
     let fields = Fields { settings: &hf.settings, rope: &rope.others, windowed: &windowed };
     let arch = arch(hf, &fields)?;
     unsupported::refuse(hf, arch)?;

@@ -34,7 +34,9 @@ impl PredictionHead for ModelRunner {
 
     fn predict(&mut self, wanted: &[WantedTokens<'_>]) -> Vec<Vec<Token>> {
         let mut drafts = vec![Vec::new(); wanted.len()];
-        let room = self.ropes.iter().map(|table| RopeTable::positions(table)).min().unwrap_or(0);
+        let positions = self.ropes.iter().map(|table| RopeTable::positions(table));
+        // A table is empty if no layer has its rotation.
+        let room = positions.filter(|&positions| positions > 0).min().unwrap_or(0);
         let most =
             |wanted: &WantedTokens<'_>| wanted.most.min((room + 2).saturating_sub(wanted.tokens.len()));
         let (mut open, mut pass) = self.enter(wanted, most);

@@ -90,7 +90,7 @@ fn leave_groups_out(
     let members = scores.len() / groups.count;
     group_scores.clear();
     group_scores.extend(scores.chunks_exact(members).map(|members| {
-        greatest(members, 2, best);
+        greatest(members, groups.best, best);
         best.iter().map(|&member| members[member as usize]).sum::<f32>()
     }));
     greatest(group_scores, groups.used, best);
@@ -173,14 +173,18 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_chosen_by_their_two_best() {
-        let groups = Some(ExpertGroups { count: 3, used: 1 });
-        let shape = ExpertsShape { count: 9, used: 2, groups, gating: Gating::SigmoidOfChosen, ..shape() };
+    fn groups_are_chosen_by_their_two_best_or_by_their_best() {
+        let groups = |used, best| Some(ExpertGroups { count: 3, used, best });
+        let gating = Gating::SigmoidOfChosen;
+        let shape = ExpertsShape { count: 9, used: 2, groups: groups(1, 2), gating, ..shape() };
         let scores = [3.0, 0.0, 0.0, 2.0, 1.5, -9.0, 1.0, 1.0, 1.0];
         assert_eq!(choose(&shape, &scores, None).0, [3, 4], "the best alone is in another group");
-        let two = ExpertsShape { groups: Some(ExpertGroups { count: 3, used: 2 }), used: 3, ..shape };
+        let two = ExpertsShape { groups: groups(2, 2), used: 3, ..shape };
         assert_eq!(choose(&two, &scores, None).0, [0, 3, 4]);
         assert_eq!(choose(&two, &[1.0; 9], None).0, [0, 1, 2]);
+        // DeepSeek V2.
+        let by_best = ExpertsShape { groups: groups(1, 1), ..shape };
+        assert_eq!(choose(&by_best, &scores, None).0, [0, 1], "the two best together are in another group");
     }
 
     proptest! {

@@ -28,7 +28,7 @@ pub(crate) struct ExpertsShape {
     pub(crate) gating: Gating,
     /// Added to probabilities when experts are chosen.
     pub(crate) selection_bias: Presence,
-    /// Groups of experts (DeepSeek V3).
+    /// Groups of experts (DeepSeek V2 and V3).
     pub(crate) groups: Option<ExpertGroups>,
     /// Whether the weights of a row are normalised to a sum of one.
     pub(crate) normalised: bool,
@@ -54,13 +54,15 @@ pub(crate) enum Gating {
     SigmoidOfChosen,
 }
 
-/// Experts in groups of equal size, of which a row first chooses some by the sum of the two greatest scores in each.
+/// Experts in groups of equal size, of which a row first chooses some by the sum of the greatest scores in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpertGroups {
     /// Number of groups; a divisor of the number of experts.
     pub(crate) count: usize,
     /// Number of groups that a row chooses.
     pub(crate) used: usize,
+    /// Number of scores in the sum: one in DeepSeek V2, two in later models.
+    pub(crate) best: usize,
 }
 
 /// The operand to which the weight of an expert applies.
@@ -134,7 +136,7 @@ impl ExpertsShape {
             self.shared.map_or(1, |shared| shared.d_ff),
             D_FF_MAX,
         )?;
-        if let Some(ExpertGroups { count, used }) = self.groups {
+        if let Some(ExpertGroups { count, used, best: _ }) = self.groups {
             ConfigError::within("number of groups of experts", count, self.count)?;
             ConfigError::within("number of groups that a token goes to", used, count)?;
             let members = self.count / count;

@@ -82,6 +82,11 @@ impl Metadata for Fields<'_> {
         })
     }
 
+    fn is_null(&self, key: Key) -> bool {
+        let values: Vec<&Value> = key.hf.iter().filter_map(|name| self.value(name)).collect();
+        !values.is_empty() && values.into_iter().all(Value::is_null)
+    }
+
     fn name(&self, key: Key) -> String {
         let said = key.hf.iter().find(|name| self.value(name).is_some());
         match said {

@@ -42,13 +42,29 @@ fn first(settings: &Value) -> &str {
     settings["architectures"][0].as_str().unwrap_or_default()
 }
 
+/// The beginnings of the names of models that use the embedding as the output matrix unless files say otherwise.
+const TIED: [&str; 4] = ["Gemma", "SmolLM3", "Lfm2", "LFM2"];
+
+/// Bases of the rotation that differ from the usual 10,000, by the beginning of the model's name.
+const THETAS: [(&str, f64); 8] = [
+    ("Gemma3", 1e6),
+    ("GptOss", 150_000.0),
+    ("Lfm2", 1e6),
+    ("LFM2", 1e6),
+    ("Llama4", 500_000.0),
+    ("Mixtral", 1e6),
+    ("Olmo3", 500_000.0),
+    ("SmolLM3", 2e6),
+];
+
 /// Adds the defaults of the library for settings that configurations omit.
 fn add_defaults(config: &mut Map<String, Value>) {
     let name = config.get("architectures").and_then(|names| names[0].as_str()).unwrap_or_default().to_owned();
     let mut defaults = Vec::new();
-    if name.starts_with("Gemma") {
+    if TIED.iter().any(|start| name.starts_with(start)) {
         defaults.push(("tie_word_embeddings", json!(true)));
     }
+    defaults.extend(of_rotation(&name, config));
     if name.starts_with("Gemma3For") {
         defaults.extend([
             ("num_attention_heads", json!(8)),
@@ -57,11 +73,7 @@ fn add_defaults(config: &mut Map<String, Value>) {
             ("vocab_size", json!(262_208)),
             ("max_position_embeddings", json!(131_072)),
             ("rms_norm_eps", json!(1e-6)),
-            ("rope_theta", json!(1e6)),
         ]);
-    }
-    if name.starts_with("Gemma3nFor") {
-        defaults.push(("rope_theta", json!(1e6)));
     }
     if name.starts_with("Gemma4For") {
         let full = json!({"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6});
@@ -81,4 +93,30 @@ fn add_defaults(config: &mut Map<String, Value>) {
             config.insert(key.to_owned(), value);
         }
     }
+}
+
+/// The defaults of the library for the rotation of models with this name.
+fn of_rotation(name: &str, config: &Map<String, Value>) -> Vec<(&'static str, Value)> {
+    let theta = THETAS.iter().find(|(start, _)| name.starts_with(start));
+    let mut defaults: Vec<_> = theta.map(|&(_, theta)| ("rope_theta", json!(theta))).into_iter().collect();
+    let has = |key: &str| config.get(key).is_some_and(|value| !value.is_null() && *value != json!({}));
+    if !has("rope_scaling") && !has("rope_parameters") {
+        defaults.extend(scaling(name, config).map(|scaling| ("rope_parameters", scaling)));
+    }
+    defaults
+}
+
+/// The parameters of models whose rotation is scaled by default.
+fn scaling(name: &str, config: &Map<String, Value>) -> Option<Value> {
+    // A model that also takes images has its own name, and that of its decoder's family here.
+    let is_ministral3 = || config.get("model_type").is_some_and(|family| family == "ministral3");
+    if name.starts_with("GptOss") {
+        return Some(json!({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "truncate": false, "original_max_position_embeddings": 4096}));
+    }
+    (name.starts_with("Ministral3") || is_ministral3()).then(|| {
+        json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 16384})
+    })
 }

@@ -35,6 +35,9 @@ pub(super) struct HfRope {
 /// The RoPE type in which only a part of the dimensions rotates.
 const PROPORTIONAL: &str = "proportional";
 
+/// Settings beside the scaling, which another scaling does not replace.
+const BESIDE_SCALING: [&str; 2] = ["llama_4_scaling_beta", "mrope_section"];
+
 impl HfRope {
     fn kind(&self) -> &str {
         self.rope_type.as_deref().or(self.older_type.as_deref()).unwrap_or("default")
@@ -56,8 +59,49 @@ impl HfRope {
         }
     }
 
+    /// Whether these parameters say that the rotation is scaled, or how.
+    fn scales(&self) -> bool {
+        self.rope_type.is_some() || self.older_type.is_some() || self.factor.is_some()
+    }
+
+    /// These parameters without their scaling.
+    fn unscaled(mut self) -> HfRope {
+        self.others.retain(|key, _| BESIDE_SCALING.contains(&key.as_str()));
+        HfRope {
+            rope_theta: self.rope_theta,
+            partial_rotary_factor: self.part(),
+            others: self.others,
+            ..HfRope::default()
+        }
+    }
+
+    /// These parameters, of which others replace those that they have too.
+    fn updated_by(self, new: HfRope) -> HfRope {
+        let mut others = self.others;
+        others.extend(new.others.into_iter().filter(|(_, value)| !value.is_null()));
+        HfRope {
+            rope_type: new.rope_type.or(new.older_type).or(self.rope_type).or(self.older_type),
+            rope_theta: new.rope_theta.or(self.rope_theta),
+            factor: new.factor.or(self.factor),
+            low_freq_factor: new.low_freq_factor.or(self.low_freq_factor),
+            high_freq_factor: new.high_freq_factor.or(self.high_freq_factor),
+            original_max_position_embeddings: new
+                .original_max_position_embeddings
+                .or(self.original_max_position_embeddings),
+            beta_fast: new.beta_fast.or(self.beta_fast),
+            beta_slow: new.beta_slow.or(self.beta_slow),
+            attention_factor: new.attention_factor.or(self.attention_factor),
+            truncate: new.truncate.or(self.truncate),
+            long_factor: new.long_factor.or(self.long_factor),
+            short_factor: new.short_factor.or(self.short_factor),
+            partial_rotary_factor: new.partial_rotary_factor.or(self.partial_rotary_factor),
+            others,
+            ..HfRope::default()
+        }
+    }
+
     /// The RoPE parameters, and those of windowed layers if they have their own, under the names of older files.
-    pub(super) fn of_kinds_of_layers(self) -> (HfRope, Map<String, Value>) {
+    fn of_kinds_of_layers(self) -> (HfRope, Map<String, Value>) {
         let mut windowed = Map::new();
         if let Some(rope) = &self.sliding_attention {
             let mut add = |key: Key, value: Option<f32>| {
@@ -67,6 +111,25 @@ impl HfRope {
             add(WINDOWED_PART, rope.part());
         }
         (self.full_attention.clone().map_or(self, |full| *full), windowed)
+    }
+}
+
+/// The RoPE parameters, and those of windowed layers if they have their own, under the names of older files. A scaling
+/// that was added to the parameters of a newer file counts, as in transformers, for layers without a window: it updates
+/// their parameters if they have their own, and otherwise takes the place of the scaling among those of all layers.
+pub(super) fn of_kinds_of_layers(
+    parameters: Option<HfRope>,
+    scaling: Option<HfRope>,
+) -> (HfRope, Map<String, Value>) {
+    match (parameters, scaling) {
+        (Some(parameters), Some(scaling)) => {
+            let is_update = parameters.full_attention.is_some();
+            let (rope, windowed) = parameters.of_kinds_of_layers();
+            let scaling = scaling.of_kinds_of_layers().0;
+            let rope = if scaling.scales() && !is_update { rope.unscaled() } else { rope };
+            (rope.updated_by(scaling), windowed)
+        }
+        (parameters, scaling) => parameters.or(scaling).unwrap_or_default().of_kinds_of_layers(),
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::load::{LoadError, LoadedModel, SamplingSource};
-use crate::{Arch, Model, ModelConfig, RopeScaling, RopeStyle};
+use crate::{Arch, Model, ModelConfig, RopeScaling, RopeStyle, Temperature};
 
 fn base() -> Value {
     json!({
@@ -78,10 +78,62 @@ fn rope_scaling_is_read_from_both_fields_and_in_every_kind() {
         attention_factor: None,
         truncate: true,
     };
-    assert_eq!((yarn.rope.scaling, yarn.context), (rounded, 256));
+    assert_eq!((&yarn.rope.scaling, yarn.context), (&rounded, 256));
     let exact = json!({"rope_type": "yarn", "factor": 32.0, "truncate": false});
     let exact = config(json!({"rope_scaling": exact})).unwrap().rope.scaling;
     assert!(matches!(exact, RopeScaling::Yarn { truncate: false, .. }));
+    // A scaling that was added to a newer file.
+    let added = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+    let plain = json!({"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5});
+    let both = config(json!({"rope_parameters": plain, "rope_scaling": added})).unwrap().rope;
+    assert_eq!((both.scaling, both.theta, both.dims), (rounded, 5e5, 4));
+    let kinds = json!({"full_attention": {"rope_type": "default", "rope_theta": 2e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}});
+    let gemma = json!({"architectures": ["Gemma3ForCausalLM"], "head_dim": 8, "num_key_value_heads": 1,
+        "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 16, "rope_parameters": kinds,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}});
+    let gemma = config(gemma).unwrap();
+    assert_eq!((gemma.rope.scaling, gemma.rope.theta), (RopeScaling::Linear { factor: 8.0 }, 2e6));
+    let windowed = gemma.extras.window.unwrap().rope;
+    assert_eq!((windowed.scaling, windowed.theta), (RopeScaling::None, 2e4));
+}
+
+#[test]
+fn what_an_added_scaling_does_not_replace_is_kept() {
+    let yarn = |factor, original_context, attention_factor| RopeScaling::Yarn {
+        factor,
+        original_context,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor,
+        truncate: true,
+    };
+    let parameters = json!({"rope_type": "yarn", "rope_theta": 5e5, "factor": 16.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "original_max_position_embeddings": 32, "llama_4_scaling_beta": 0.1});
+    let added = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+    let temperature = |interval| Some(Temperature { scale: 0.1, interval, offset: 0.0 });
+    for (scaling, expect, interval) in [
+        (json!(null), yarn(16.0, 32, Some(1.0)), 32),
+        (json!({}), yarn(16.0, 32, Some(1.0)), 32),
+        (added.clone(), yarn(4.0, 64, None), 64),
+    ] {
+        let ministral = json!({"architectures": ["Ministral3ForCausalLM"], "rope_parameters": parameters,
+            "rope_scaling": scaling});
+        let ministral = config(ministral).unwrap();
+        assert_eq!((ministral.rope.scaling, ministral.rope.theta), (expect, 5e5), "{scaling}");
+        assert_eq!(ministral.extras.temperature, temperature(interval), "{scaling}");
+    }
+    let sections = json!({"architectures": ["Qwen3_5ForCausalLM"], "rope_scaling": added,
+        "rope_parameters": {"rope_type": "default", "mrope_section": [0, 0, 0]}});
+    let error = config(sections).unwrap_err();
+    assert!(error.contains("mrope_section"), "{error}");
+    // Parameters of one kind of layers are updated, field by field.
+    let gemma = json!({"architectures": ["Gemma3ForCausalLM"], "head_dim": 8, "num_key_value_heads": 1,
+        "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 16, "rope_scaling": {"factor": 8.0},
+        "rope_parameters": {"full_attention": parameters, "sliding_attention": {"rope_theta": 2e4}}});
+    let gemma = config(gemma).unwrap();
+    assert_eq!((gemma.rope.scaling, gemma.rope.theta), (yarn(8.0, 32, Some(1.0)), 5e5));
+    assert_eq!(gemma.extras.window.unwrap().rope.scaling, RopeScaling::None);
 }
 
 #[test]
@@ -137,6 +189,24 @@ fn checkpoints_that_kvik_does_not_read_are_refused_by_what_they_are() {
     );
     check("GptOssForCausalLM", json!({}), "mxfp4");
     check("GptOssForCausalLM", json!({"quantization_config": {"quant_method": "awq"}}), "awq");
+    let gpt_oss = |key: &str, value: Value| {
+        let mut fields = json!({"quantization_config": {"quant_method": "mxfp4"}});
+        fields[key] = value;
+        fields
+    };
+    check("GptOssForCausalLM", gpt_oss("swiglu_limit", json!(6.0)), "swiglu_limit");
+    check("GptOssForCausalLM", gpt_oss("swiglu_limit", json!("none")), "swiglu_limit");
+    check("GptOssForCausalLM", gpt_oss("swiglu_alpha", json!(1)), "swiglu_alpha");
+    for (key, value) in [
+        ("swiglu_limit", json!(7)),
+        ("swiglu_limit", json!(7.0)),
+        ("swiglu_limit", json!(null)),
+        ("swiglu_alpha", json!(1.702)),
+    ] {
+        let mut fields = gpt_oss(key, value);
+        fields["architectures"] = json!(["GptOssForCausalLM"]);
+        assert_eq!(config(fields.clone()).err(), None, "{fields}");
+    }
     check("OlmoeForCausalLM", json!({"clip_qkv": 8.0}), "clip_qkv");
     check("DeepseekForCausalLM", json!({"moe_layer_freq": 2}), "moe_layer_freq");
 }
@@ -278,6 +348,32 @@ fn an_untied_model_has_both_matrices() {
     let one = |tensors: &[Tensor<'_>]| opened(&base(), &[("model.safetensors", tensors)]);
     assert_eq!(one(&[embedding(), output_matrix()]).unwrap().len(), 2);
     assert!(one(&[embedding()]).unwrap_err().contains("tie_word_embeddings"));
+}
+
+/// The library leaves out of files what the class of the model has by default.
+#[test]
+fn a_model_whose_class_ties_its_matrices_need_not_say_so() {
+    let is_tied = |class: &str, fields: Value| {
+        let mut fields = fields;
+        fields["architectures"] = json!([class]);
+        HfConfig::new(with(fields)).unwrap().tie_word_embeddings
+    };
+    for class in [
+        "Gemma2ForCausalLM",
+        "SmolLM3ForCausalLM",
+        "Lfm2ForCausalLM",
+        "LFM2ForCausalLM",
+        "Lfm2MoeForCausalLM",
+        "Lfm2VlForConditionalGeneration",
+    ] {
+        assert!(is_tied(class, json!({})), "{class}");
+        assert!(!is_tied(class, json!({"tie_word_embeddings": false})), "{class}");
+    }
+    assert!(!is_tied("Lfm2ForCausalLM", json!({"tie_embedding": false})));
+    assert!(!is_tied("LlamaForCausalLM", json!({})));
+    let smollm3 = with(json!({"architectures": ["SmolLM3ForCausalLM"]}));
+    let files: [(&str, &[Tensor<'_>]); 1] = [("model.safetensors", &[embedding()])];
+    assert_eq!(opened(&smollm3, &files).unwrap().len(), 1);
 }
 
 /// The models of Gemma without images have the file of those with them, and fine-tunes add a padding token.

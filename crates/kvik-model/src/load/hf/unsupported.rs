@@ -22,9 +22,9 @@ pub(super) fn refuse(hf: &HfConfig, arch: Arch) -> Result<(), ConfigError> {
     only("mlp_only_layers", &[json!([])])?;
     only("moe_layer_freq", &[json!(1)])?;
     only("clip_qkv", &[])?;
-    // Experts with fewer dimensions than the stream, and groups of experts ranked by their best one.
+    // Experts with fewer dimensions than the stream.
     only("moe_latent_size", &[])?;
-    only("topk_method", &[json!("greedy"), json!("noaux_tc")])?;
+    only("topk_method", &[json!("greedy"), json!("group_limited_greedy"), json!("noaux_tc")])?;
     only("scoring_func", &[json!("softmax"), json!("sigmoid")])?;
     only("rope_interleave", &[json!(true)])?;
     only("attn_output_gate", &[json!(true)])?;
@@ -34,7 +34,20 @@ pub(super) fn refuse(hf: &HfConfig, arch: Arch) -> Result<(), ConfigError> {
     only("use_bidirectional_attention", &[json!(false), json!("vision")])?;
     only("mlp_hidden_act", &[json!("relu2")])?;
     only("mamba_hidden_act", &[json!("silu")])?;
+    refuse_other_activation(hf)?;
     refuse_bounded_steps(hf)
+}
+
+/// Rejects other constants in the activation of gpt-oss, which GGUF files cannot store either.
+fn refuse_other_activation(hf: &HfConfig) -> Result<(), ConfigError> {
+    for (key, constant) in [("swiglu_limit", 7.0_f32), ("swiglu_alpha", 1.702)] {
+        let found = hf.settings.get(key).filter(|value| !value.is_null());
+        let is_other = |value: &&Value| value.as_f64().map(|number| number as f32) != Some(constant);
+        if let Some(found) = found.filter(is_other) {
+            return Err(ConfigError::new(key, found, format!("{constant}, the constant in kvik's kernel,")));
+        }
+    }
+    Ok(())
 }
 
 fn refuse_quantised(hf: &HfConfig, arch: Arch) -> Result<(), ConfigError> {

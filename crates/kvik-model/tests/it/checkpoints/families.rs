@@ -212,8 +212,8 @@ const PLAIN_FAMILIES: &[Family] = &[
         hf: "GptOssForCausalLM",
         config: r#"{"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 17,
             "layer_types": ["sliding_attention", "full_attention"], "rope_scaling": {"rope_type": "yarn",
-            "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 64},
-            "quantization_config": {"quant_method": "mxfp4"}}"#,
+            "factor": 4.0, "beta_fast": 32.0, "beta_slow": 0.322107, "original_max_position_embeddings": 64,
+            "truncate": false}, "swiglu_limit": 7.0, "quantization_config": {"quant_method": "mxfp4"}}"#,
         modules: &[("post_attention_norm", "post_attention_layernorm"), ("ffn_gate_inp", "mlp.router")],
         experts: Experts::Packed,
         ..PLAIN

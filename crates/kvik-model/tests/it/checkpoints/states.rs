@@ -69,9 +69,9 @@ pub(crate) const STATES: &[Family] = &[
         ..LFM2
     },
     Family {
-        golden: "arch-lfm2-window",
+        golden: "arch-lfm2",
         hf: "Lfm2VlForConditionalGeneration",
-        config: r#"{"full_attn_idxs": [0, 2], "conv_L_cache": 4, "block_auto_adjust_ff_dim": false,
+        config: r#"{"full_attn_idxs": [2], "conv_L_cache": 3, "block_auto_adjust_ff_dim": false,
             "sliding_window": 19}"#,
         prefix: "model.language_model.",
         ..LFM2
@@ -85,8 +85,8 @@ pub(crate) const STATES: &[Family] = &[
         golden: "arch-granitehybrid",
         config: r#"{"layer_types": ["mamba", "attention", "mamba", "mamba"], "mamba_d_conv": 4, "mamba_d_state": 24,
             "mamba_d_head": "auto", "mamba_expand": 2, "mamba_n_heads": 4, "mamba_n_groups": 2,
-            "position_embedding_type": "nope", "num_local_experts": 0, "num_experts_per_tok": 0,
-            "intermediate_size": 7, "shared_intermediate_size": 56, "embedding_multiplier": 3.0,
+            "num_local_experts": 0, "num_experts_per_tok": 0, "intermediate_size": 7,
+            "shared_intermediate_size": 56, "embedding_multiplier": 3.0,
             "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 1.5}"#,
         halves: Some(["ffn_gate", "ffn_up"]),
         ..GRANITE_HYBRID
