@@ -2,14 +2,16 @@
 //!
 //! A row's result depends, to the bit, only on its query, its position count and the stored data of those
 //! positions: not on the other rows, the threads, or the bytes after the last position. [`kernel`] defines the
-//! arithmetic, [`plan`] decides which rows share a read, [`units`] runs the plan.
+//! arithmetic, [`plan`] decides which rows share a read, [`plans`] keeps the decision from layer to layer, [`units`]
+//! runs the plan.
 
 use crate::kv::sequence::check as check_rows;
 use crate::kv::{BLOCK_POSITIONS, KvArena, KvLayer, KvValues, SeqKv, SeqRow};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 use kernel::{AttentionKernels, Softmax};
-use plan::{Plan, PlanLimits};
+use plan::PlanLimits;
+use plans::Plans;
 use units::{Units, Workspace};
 use weights::Watch;
 
@@ -19,6 +21,7 @@ pub(crate) mod floats;
 pub(crate) mod kernel;
 pub(crate) mod latent;
 mod plan;
+mod plans;
 pub(crate) mod quantised;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
@@ -39,10 +42,11 @@ const UNIT_QUERY_ROWS: usize = 96;
 /// Query heads per preparation task: those of a decode row are not worth waking a thread for.
 const QUERY_HEADS: usize = 64;
 
-/// Buffers that calls of [`Attention::run`] reuse, so that a call allocates nothing once they have grown.
+/// Buffers that calls of [`Attention::run`] reuse, so that a call allocates nothing once they have grown, and one with
+/// the rows and blocks of an earlier call need not be planned again.
 #[derive(Debug, Default)]
 pub struct AttnScratch {
-    plan: Plan,
+    plans: Plans,
     workspaces: Vec<Workspace>,
     /// Results of split units: `[partials, heads, value_lanes]` and `[partials, heads]`.
     partial_out: Vec<f32>,
@@ -59,7 +63,7 @@ impl AttnScratch {
 
     /// Makes room for the plan, on `threads` threads, with up to `query_rows` query rows in a unit.
     fn grow(&mut self, threads: usize, heads: usize, query_rows: usize, shape: &KvLayer) {
-        let (lanes, partials) = (shape.value_lanes(), self.plan.partials * heads);
+        let (lanes, partials) = (shape.value_lanes(), self.plans.current().partials * heads);
         let room_bytes = query_rows * quantised::weight_bytes(shape.v, lanes);
         self.workspaces.resize_with(threads.max(self.workspaces.len()), Workspace::default);
         for workspace in &mut self.workspaces {
@@ -131,9 +135,9 @@ impl Attention<'_> {
         let shape = self.shape();
         let (group, value_lanes, limits) =
             (self.heads / shape.kv_heads, shape.value_lanes(), self.limits(pool));
-        scratch.plan.fill(self.rows, self.seqs, limits);
+        scratch.plans.set(self.rows, self.seqs, limits);
         scratch.grow(pool.threads(), self.heads, limits.unit_rows_max * group, shape);
-        let AttnScratch { plan, workspaces, partial_out, partial_sums, queries } = scratch;
+        let AttnScratch { plans, workspaces, partial_out, partial_sums, queries } = scratch;
         let query_len = quantised::query_len(shape.k, shape.key_dim);
         if query_len > 0 {
             queries.resize(self.rows.len() * self.heads * query_len, 0.0);
@@ -152,7 +156,7 @@ impl Attention<'_> {
                 // The values are in the keys, which were read already.
                 KvValues::OfKeys => 0..0,
             },
-            plan,
+            plan: plans.current(),
             watch,
             out: Disjoint::new(out),
             partial_out: Disjoint::new(partial_out),

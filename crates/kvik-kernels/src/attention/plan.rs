@@ -41,7 +41,7 @@ pub(super) struct Member {
 }
 
 /// A row whose splits are computed separately and folded afterwards.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SplitRow {
     pub row: u32,
     /// Index of the partial result of its first visible split; the others follow.
@@ -64,7 +64,7 @@ impl SplitRow {
 }
 
 /// The units of one call, and the mapping from split rows to partial results.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub units: Vec<Unit>,
     /// The rows of the units, unit by unit.
@@ -76,7 +76,7 @@ pub(super) struct Plan {
 }
 
 /// Parameters of the plan besides the rows.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlanLimits {
     /// The visibility of positions in the layer.
     pub kind: KvKind,

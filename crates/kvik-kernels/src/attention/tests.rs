@@ -236,6 +236,31 @@ fn agrees_with_the_textbook() {
     }
 }
 
+/// The layers of a batch, and one batch after the other, run on the same buffers.
+#[test]
+fn calls_on_the_same_buffers_do_not_disturb_each_other() {
+    let formats = (KvFormat::F16, KvFormat::Q8);
+    let full = KvLayer::full(1, 40, formats.0, formats.1);
+    let windowed = KvLayer::windowed(1, 40, formats.0, formats.1, 300);
+    let lens = [600, 700, 520];
+    let stores = [(full, 20, 1), (windowed, 20, 1), (full, 20, 1), (full, 0, 2), (windowed, 0, 3)];
+    let (pool, mut scratch) = (Pool::new(2), AttnScratch::new());
+    for (layer, shared, seed) in stores {
+        let store = Store::new(layer, &lens, shared, seed);
+        let seqs = store.seqs();
+        for back in [0, 1, 1] {
+            let rows: Vec<SeqRow> =
+                (0..).zip(lens).map(|(seq, len)| SeqRow { seq, len: len as u32 - back }).collect();
+            let q = vector(&mut Random(3), rows.len() * 2 * 40);
+            let mut out = vec![f32::NAN; rows.len() * 2 * 40];
+            store.attention(2, &rows, &q, &seqs).run(&pool, &mut scratch, &mut out);
+            let alone = store.attend(Isa::current(), 2, 2, &rows, &q);
+            let bits = |out: &[f32]| out.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+            assert_eq!(bits(&out), bits(&alone), "{layer:?}, {shared} shared blocks");
+        }
+    }
+}
+
 /// Magnitudes around the values where a scale, its inverse, or both are not normal.
 const TINY: [f32; 16] = [
     0.0, 1e-45, 1e-43, 1e-40, 5e-39, 1.2e-38, 1e-37, 1e-36, 5e-36, 1e-35, 1e-34, 4e-34, 1e-33, 1e-32, 1e-31,
