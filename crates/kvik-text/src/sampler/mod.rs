@@ -29,7 +29,7 @@ pub use select::likeliest;
 const TRIES: usize = 12;
 
 /// Sampler of one choice.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
     seed: u64,
@@ -62,6 +62,12 @@ impl Sampler {
             penalties: Penalties::new(sampling, prompt),
             ends: Vec::new(),
         }
+    }
+
+    /// The sampler of choice `choice` of the same request, without reading the prompt again. `self` must not have accepted
+    /// a token yet.
+    pub fn sibling(&self, choice: u32) -> Sampler {
+        Sampler { seed: self.sampling.seed.wrapping_add(u64::from(choice)), ..self.clone() }
     }
 
     /// Forbids `ends` until `min_tokens` have been generated.

@@ -231,6 +231,24 @@ fn the_draw_depends_on_seed_choice_and_index_only() {
 }
 
 #[test]
+fn a_sibling_draws_what_the_sampler_of_its_choice_does() {
+    let logits = random_logits(100, 3.0, 0.0, 5);
+    let penalties = Sampling { repetition_penalty: 1.5, frequency_penalty: 0.5, min_tokens: 9, ..neutral() };
+    for penalty_last_n in [0, 7] {
+        let sampling = Sampling { penalty_last_n, ..penalties.clone() };
+        let new = |choice| Sampler::new(&sampling, choice, &[7, 8, 9, 7]).holding_back(&[3]);
+        for (mut sampler, mut expected) in [0, 1, 63].map(|choice| (new(0).sibling(choice), new(choice))) {
+            for _ in 0..40 {
+                let token = sampler.sample(&logits, None, &mut Scratch::default());
+                assert_eq!(token, expected.sample(&logits, None, &mut Scratch::default()));
+                sampler.accept(token.unwrap());
+                expected.accept(token.unwrap());
+            }
+        }
+    }
+}
+
+#[test]
 fn logprobs_are_normalised() {
     let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].map(|p| p.ln() + 7.0).to_vec();
     let (chosen, top) = logprobs(&logits, 0, 2, &mut Scratch::default());
