@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::read::Offer;
 use super::reasoning::{AnswerPlace, CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START};
+use super::search::TagSearch;
 use super::{AnswerDelta, call_id, partial_tag};
 
 /// Maximum bytes of a header; longer text is not a header.
@@ -32,6 +33,8 @@ pub(super) struct Channels {
     salt: String,
     /// Text that is not classified yet.
     pending: String,
+    /// The search for the end of a message in it.
+    search: TagSearch,
     calls: usize,
 }
 
@@ -61,7 +64,8 @@ impl Channels {
             AnswerPlace::Reasoning => At::Message(Kind::Reasoning),
             AnswerPlace::Content => At::Message(Kind::Content),
         };
-        Channels { at, offer, salt: salt.into(), pending: String::new(), calls: 0 }
+        let (pending, search) = (String::new(), TagSearch::default());
+        Channels { at, offer, salt: salt.into(), pending, search, calls: 0 }
     }
 
     pub(super) fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
@@ -143,7 +147,7 @@ impl Channels {
     }
 
     fn step_message(&mut self, kind: &Kind, done: bool, deltas: &mut Vec<AnswerDelta>) -> bool {
-        let end = ENDS.iter().filter_map(|tag| Some((self.pending.find(tag)?, *tag))).min();
+        let end = self.search.find(&self.pending, &ENDS);
         let (streams, text) = match (end, kind) {
             (Some((at, _)), _) => (true, at),
             (None, _) if done => (true, self.pending.len()),
@@ -155,6 +159,7 @@ impl Channels {
         };
         if streams {
             let text: String = self.pending.drain(..text).collect();
+            self.search = TagSearch::default();
             self.say(kind, text, deltas);
         }
         let Some((_, tag)) = end else { return false };

@@ -13,6 +13,7 @@ mod parameters;
 mod read;
 mod reading;
 mod reasoning;
+mod search;
 mod skip;
 mod tagged;
 mod trial;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::json::Balance;
 use super::read::{Beginning, CallRead, FENCE, Offer};
 use super::reasoning::ReasoningTags;
+use super::search::TagSearch;
 use super::trial::Trial;
 use super::waiting::Waiting;
 use super::{AnswerDelta, call_id, partial_tag};
@@ -20,6 +21,8 @@ pub(super) struct Tagged {
     salt: String,
     /// Text that is not classified yet.
     pending: String,
+    /// The search for the end of reasoning in it.
+    search: TagSearch,
     /// Whether the last text was a tag, so that following line breaks are dropped.
     after_tag: bool,
     /// Whether text other than white space has been emitted since the last tag.
@@ -108,6 +111,7 @@ impl Tagged {
             offer,
             salt: salt.into(),
             pending: String::new(),
+            search: TagSearch::default(),
             after_tag: starts_in_reasoning,
             emitted: false,
             tagged: starts_in_reasoning,
@@ -134,6 +138,7 @@ impl Tagged {
         let mut deltas = Vec::new();
         while self.step(true, &mut deltas) {}
         let rest = std::mem::take(&mut self.pending);
+        self.search = TagSearch::default();
         let calls = self.trial.take().and_then(|(trial, mut parser)| trial.finish(parser.finish()));
         match self.state {
             State::Reasoning if calls.is_some() => deltas.extend(calls.into_iter().flatten()),
@@ -171,10 +176,11 @@ impl Tagged {
             }
             self.may_reopen = false;
         }
-        match self.pending.find(self.tags.close) {
-            Some(at) => {
+        match self.search.find(&self.pending, &[self.tags.close]) {
+            Some((at, _)) => {
                 let rest = self.pending.split_off(at + self.tags.close.len());
                 let thought = std::mem::replace(&mut self.pending, rest);
+                self.search = TagSearch::default();
                 self.push_reasoning(thought[..at].trim_end_matches('\n'), deltas);
                 self.trial = None;
                 self.enter(State::Content);
@@ -193,7 +199,7 @@ impl Tagged {
         let (Some(offer), Some(at)) = (&offer, at) else {
             let tags = [self.tags.close, marker];
             let thought = self.take_decided(&tags[..if marker.is_empty() { 1 } else { 2 }]);
-            self.push_reasoning(&thought, deltas);
+            self.push_thought(&thought, deltas);
             return false;
         };
         let (trial, parser) = self.trial.get_or_insert_with(|| {
@@ -203,12 +209,12 @@ impl Tagged {
         });
         if trial.push(&self.pending[at..], |text| parser.push(text)) {
             let thought: String = self.pending.drain(..self.pending[..at].trim_end().len()).collect();
-            self.push_reasoning(&thought, deltas);
+            self.push_thought(&thought, deltas);
             return false;
         }
         self.trial = None;
         let thought: String = self.pending.drain(..at + marker.len()).collect();
-        self.push_reasoning(&thought, deltas);
+        self.push_thought(&thought, deltas);
         true
     }
 
@@ -433,6 +439,12 @@ impl Tagged {
         self.emitted = false;
         self.tagged = true;
         self.at_start = false;
+    }
+
+    /// Emits reasoning that was removed from the beginning of the pending text.
+    fn push_thought(&mut self, thought: &str, deltas: &mut Vec<AnswerDelta>) {
+        self.search.removed(thought.len());
+        self.push_reasoning(thought, deltas);
     }
 
     fn push_reasoning(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {

@@ -1,5 +1,7 @@
 //! Answers of models of each family, and their parse results for every division into pieces.
 
+use std::time::{Duration, Instant};
+
 use proptest::prelude::*;
 
 use super::tests::{offer, run_after};
@@ -324,6 +326,29 @@ fn deepseek() {
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"t\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         "T(0:f:{\"t\": 1})T(1:g:{})",
     );
+}
+
+/// Whatever a call's text is held back for, it is not searched from its beginning with every token.
+#[test]
+fn a_long_call_takes_hardly_longer_than_other_text() {
+    let arguments = format!("{{\"t\": \"{}\"}}", "a".repeat(200 << 10));
+    let tagged = Family { template: "", form: ToolForm::tagged() };
+    for (family, prompt, begin, end) in [
+        (channels(), "", "<|channel|>commentary to=functions.f<|message|>", "<|call|>"),
+        (tagged, "<think>", "<tool_call>{\"name\": \"f\", \"arguments\": ", "}</tool_call>"),
+    ] {
+        let timed = |text: &str| -> (String, Duration) {
+            let pieces: Vec<&str> = (0..text.len()).map(|at| &text[at..=at]).collect();
+            let started = Instant::now();
+            let read = family.read(prompt, &pieces);
+            (read, started.elapsed())
+        };
+        let (other, usual) = timed(&arguments);
+        assert!(!other.contains("T("), "without its tags it is no call");
+        let (call, took) = timed(&[begin, &arguments, end].concat());
+        assert_eq!(call, format!("T(0:f:{arguments})"));
+        assert!(took < 20 * usual, "{begin}: {took:?}, of other text {usual:?}");
+    }
 }
 
 /// Calls written into a conversation are parsed like calls of an answer.

@@ -34,22 +34,26 @@ impl Trial {
     /// Parses more of the text that begins with the first call; returns whether it may still consist of calls
     /// only.
     pub(super) fn push(&mut self, text: &str, parse: impl FnOnce(&str) -> Vec<AnswerDelta>) -> bool {
-        self.calls.extend(parse(&text[self.read..]));
+        let new = parse(&text[self.read..]);
         self.read = text.len();
-        self.has_calls_only()
+        self.add_calls(new)
     }
 
     /// The calls, if the answer ends with them; `rest` are the last deltas of the parser.
     pub(super) fn finish(mut self, rest: Vec<AnswerDelta>) -> Option<Vec<AnswerDelta>> {
-        self.calls.extend(rest);
-        let ends = self.has_calls_only() && !self.calls.is_empty();
+        let ends = self.add_calls(rest) && !self.calls.is_empty();
         self.calls.truncate(self.calls_max);
         ends.then_some(self.calls)
     }
 
-    fn has_calls_only(&self) -> bool {
-        self.calls
-            .iter()
-            .all(|delta| matches!(delta, AnswerDelta::ToolCall { name, .. } if self.offer.is_offered(name)))
+    /// Adds the next deltas; returns whether they are calls only, as those before them are.
+    fn add_calls(&mut self, new: Vec<AnswerDelta>) -> bool {
+        let is_call = |delta: &AnswerDelta| match delta {
+            AnswerDelta::ToolCall { name, .. } => self.offer.is_offered(name),
+            _ => false,
+        };
+        let has_calls_only = new.iter().all(is_call);
+        self.calls.extend(new);
+        has_calls_only
     }
 }

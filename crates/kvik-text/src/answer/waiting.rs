@@ -1,6 +1,7 @@
 //! The text that an incomplete call waits for, so that the call is not parsed again with every token.
 
 use super::json::Balance;
+use super::search::TagSearch;
 
 /// The text that must arrive before the call can be complete.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub(super) enum WaitFor {
 pub(super) enum Waiting {
     Any,
     Object { balance: Balance, searched: usize },
-    Text { text: String, searched: usize },
+    Text { text: String, search: TagSearch },
 }
 
 impl Waiting {
@@ -29,7 +30,7 @@ impl Waiting {
             WaitFor::Any => Waiting::Any,
             WaitFor::Object(searched) => Waiting::Object { balance: Balance::default(), searched },
             WaitFor::Group(searched) => Waiting::Object { balance: Balance::of_python(), searched },
-            WaitFor::Text(text, searched) => Waiting::Text { text, searched },
+            WaitFor::Text(text, searched) => Waiting::Text { text, search: TagSearch::after(searched) },
         };
         let over = waiting.is_over(pending);
         debug_assert!(!over || matches!(waiting, Waiting::Any), "the awaited text has not arrived yet");
@@ -45,12 +46,7 @@ impl Waiting {
                 *searched = pending.len();
                 end.is_some()
             }
-            Waiting::Text { text, searched } => {
-                let found = pending[*searched..].contains(text.as_str());
-                let tail = pending.floor_char_boundary(pending.len().saturating_sub(text.len()));
-                *searched = tail.max(*searched);
-                found
-            }
+            Waiting::Text { text, search } => search.find(pending, &[text.as_str()]).is_some(),
         }
     }
 }
