@@ -126,8 +126,14 @@ impl<'t> Reader<'t> {
     /// `name=value`
     fn named(&mut self, depth: usize) -> Result<()> {
         self.peek()?;
-        let name = self.word()?;
+        // Names in schemas need not be words: only these marks cannot be in one that is read.
+        let end = self.rest().find(['=', ',', '(', ')', '"', '\'']).ok_or(Unread::Incomplete)?;
+        let name = self.rest()[..end].trim_end();
+        if name.is_empty() {
+            return Err(Unread::Wrong);
+        }
         self.push_text(name);
+        self.at += end;
         self.expect('=')?;
         self.out.push_str(": ");
         self.value(depth)
@@ -288,7 +294,9 @@ mod tests {
             r#"{"l": [1, null, [true]], "d": {"k": {"x": false}}}"#,
         );
         check("(t='\\u00e9\\d')", r#"{"t": "é\\d"}"#);
-        for text in ["(1)", "(a)", "(a=b)", "(a=1 b=2)", "[a=1]", "(a=1_)", "(a='\\xzz')"] {
+        check("(स्थान='x', ที่อยู่=1)", r#"{"स्थान": "x", "ที่อยู่": 1}"#);
+        check("(max results=2, $filter = 3)", r#"{"max results": 2, "$filter": 3}"#);
+        for text in ["(1)", "(a)", "(a=b)", "(a=1 b=2)", "[a=1]", "(a=1_)", "(a='\\xzz')", "(=1)"] {
             assert_eq!(python_arguments(text), Err(Unread::Wrong), "{text}");
         }
         let deep = format!("(a={}", "[".repeat(100_000));

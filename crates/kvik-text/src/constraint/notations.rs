@@ -212,7 +212,9 @@ impl<'a> Grammar<'a> {
         self.rule(&format!("{name}_text"), &format!("{} {text}", self.controls.lark(quote)));
         let several = |item: &str| format!("({name}_{item} (\",\" {name}_{item})*)?");
         let (entries, values) = (several("entry"), several("value"));
-        self.rule(&format!("{name}_entry"), &format!("/[A-Za-z0-9_]+/ \":\" {name}_value"));
+        // Keys are in the language of the tool's author, and end where the parser of this notation ends them.
+        let key = r#"/[^:,{}"\s]+( [^:,{}"\s]+)*/"#;
+        self.rule(&format!("{name}_entry"), &format!("{key} \":\" {name}_value"));
         let plain = "/-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\"";
         let nested = format!("\"{{\" {entries} \"}}\" | \"[\" {values} \"]\"");
         self.rule(&format!("{name}_value"), &format!("{name}_text | {plain} | {nested}"));
@@ -370,11 +372,14 @@ mod tests {
             &[
                 "[call:f{t:<|\"|>x}<|\"|>,k:<|\"|>a<|\"|>}<end>]",
                 "[call:f{n:-1,t:<|\"|><|\"|>,k:<|\"|>b<|\"|>,o:[true,{a:<|\"|>x<|\"|>}]}<end>]",
+                "[call:f{t:<|\"|>x<|\"|>,k:<|\"|>a<|\"|>,o:[{城市:1,größe:2,first-name:{max results:3}}]}<end>]",
             ],
             &[
                 "[call:f{}<end>]",
                 "[call:f{t:x,k:<|\"|>a<|\"|>}<end>]",
                 "[call:f{t:<|\"|>x<|\"|>,k:<|\"|>c<|\"|>}<end>]",
+                "[call:f{t:<|\"|>x<|\"|>,k:<|\"|>a<|\"|>,o:[{:1}]}<end>]",
+                "[call:f{t:<|\"|>x<|\"|>,k:<|\"|>a<|\"|>,o:[{城,市:1}]}<end>]",
             ],
         );
     }
