@@ -18,6 +18,7 @@ pub mod context;
 pub mod conversations;
 pub mod deletions;
 pub mod hex;
+mod marks;
 pub mod memory;
 pub mod random;
 pub mod records;

@@ -4,6 +4,8 @@ use std::{ops::Range, sync::LazyLock};
 
 use regex_automata::meta::Regex;
 
+use crate::marks::ends_sentence;
+
 /// The kind of a volatile piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -31,15 +33,21 @@ pub struct Volatile {
 }
 
 /// Patterns by kind; of two matches at the same offset the earlier pattern wins.
-const PATTERNS: [(Kind, &str); 13] = [
+const PATTERNS: [(Kind, &str); 15] = [
     (Kind::Uuid, r"\b[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\b"),
     (Kind::Timestamp, r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"),
     (Kind::Date, r"\b(?:19|20)\d\d[-/]\d\d[-/]\d\d\b"),
     (Kind::Date, r"\b\d{1,2}[./]\d{1,2}[./](?:19|20)\d\d\b"),
     (
         Kind::Date,
-        r"\b(?:\d{1,2}\.? )?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?(?: \d{1,2}(?:st|nd|rd|th)?)?,? (?:19|20)\d\d\b",
+        concat!(
+            r"\b(?:\d{1,2}\.? )?(?:Jan|Feb|Mar|Mär|Apr|May|Mai|Jun|Jul|Aug|Sep|Oct|Okt|Nov|Dec|Dez|",
+            r"янв|фев|мар|апр|мая|июн|июл|авг|сен|окт|ноя|дек)[a-zа-я]*\.?",
+            r"(?: \d{1,2}(?:st|nd|rd|th)?)?,? (?:19|20)\d\d\b",
+        ),
     ),
+    (Kind::Date, r"\b(?:19|20)\d\d ?[年년] ?\d{1,2} ?[月월] ?\d{1,2} ?[日号號일]"),
+    (Kind::Timestamp, r"\b\d{1,2} ?[点點时時시] ?\d{1,2} ?[分분]"),
     (Kind::Timestamp, r"\b\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?\b"),
     (Kind::Timestamp, r"\b1[5-9]\d{8}(?:\.\d+|\d{3})?\b"),
     (
@@ -56,8 +64,16 @@ const PATTERNS: [(Kind, &str); 13] = [
     (Kind::Id, r"\b[A-Za-z0-9_-]{20,}\b"),
 ];
 
+/// A boundary of words in the patterns: also between letters of other scripts and ASCII, because no blank separates
+/// a date from them in Chinese, Japanese and Korean.
+const BOUNDARY: &str = r"(?:\b|(?-u:\b))";
+
+/// Marks around a sentence, behind the mark at its end.
+const CLOSING_MARKS: [char; 7] = ['」', '』', '”', '’', '）', '》', '】'];
+
 static REGEX: LazyLock<Regex> = LazyLock::new(|| {
-    let patterns: Vec<&str> = PATTERNS.iter().map(|(_, pattern)| *pattern).collect();
+    let patterns: Vec<String> =
+        PATTERNS.iter().map(|(_, pattern)| pattern.replace(r"\b", BOUNDARY)).collect();
     Regex::new_many(&patterns).expect("the patterns are constants, and a test builds them")
 });
 
@@ -98,7 +114,7 @@ fn next_digit(character: char) -> char {
 }
 
 /// Range of the sentence that contains a piece, with the blanks after it. A sentence ends at a line break, or
-/// at a full stop, exclamation or question mark followed by a blank.
+/// at a full stop, exclamation or question mark, which is followed by a blank if it is a Latin one.
 pub fn sentence(text: &str, piece: &Range<usize>) -> Range<usize> {
     let ends = sentences(text);
     let start = ends.iter().take_while(|end| **end <= piece.start).last().copied().unwrap_or(0);
@@ -109,18 +125,18 @@ pub fn sentence(text: &str, piece: &Range<usize>) -> Range<usize> {
 /// Byte offsets at which the sentences of a text end, including the last one.
 pub fn sentences(text: &str) -> Vec<usize> {
     let mut ends = Vec::new();
-    let bytes = text.as_bytes();
-    let mut at = 0;
-    while at < bytes.len() {
-        let stop = match bytes[at] {
-            b'\n' => true,
-            b'.' | b'!' | b'?' => bytes.get(at + 1) == Some(&b' '),
-            _ => false,
+    let mut chars = text.char_indices().peekable();
+    while let Some((_, c)) = chars.next() {
+        let stops = match c {
+            '\n' => true,
+            '.' | '!' | '?' => chars.peek().is_some_and(|&(_, next)| next == ' '),
+            mark => ends_sentence(mark),
         };
-        at += 1;
-        if stop {
-            at += bytes[at..].iter().take_while(|byte| matches!(byte, b' ' | b'\n')).count();
-            ends.push(at);
+        if stops {
+            let is_mark = |next: char| CLOSING_MARKS.contains(&next) || ends_sentence(next);
+            while ends_sentence(c) && chars.next_if(|&(_, next)| is_mark(next)).is_some() {}
+            while chars.next_if(|&(_, next)| matches!(next, ' ' | '\n' | '\u{3000}')).is_some() {}
+            ends.push(chars.peek().map_or(text.len(), |&(at, _)| at));
         }
     }
     if ends.last() != Some(&text.len()) {
@@ -165,6 +181,17 @@ mod tests {
         check("Heute ist der 21.11.2026.", Kind::Date, "21.11.2026");
         check("Today is 21 November 2026.", Kind::Date, "21 November 2026");
         check("Today Date: Nov 21, 2026", Kind::Date, "Nov 21, 2026");
+        for date in ["21. März 2026", "5. Mai 2026", "3. Oktober 2026", "3. Dezember 2026", "21 ноября 2026"]
+        {
+            check(&format!("({date})"), Kind::Date, date);
+        }
+        check("今天是2026-11-21。", Kind::Date, "2026-11-21");
+        check("今天是2026年11月21日，请", Kind::Date, "2026年11月21日");
+        check("오늘은 2026-11-21입니다", Kind::Date, "2026-11-21");
+        check("오늘은 2026년 11월 21일입니다", Kind::Date, "2026년 11월 21일");
+        check("现在是13:05，请", Kind::Timestamp, "13:05");
+        check("現在は13時05分です", Kind::Timestamp, "13時05分");
+        check("الساعة ١٣:٠٥ الآن", Kind::Timestamp, "١٣:٠٥");
         check("Id 123e4567-e89b-12d3-a456-426614174000!", Kind::Uuid, "123e4567-e89b-12d3-a456-426614174000");
         check("You answer request #4711 now.", Kind::Counter, "request #4711");
         check("Session ID: 17", Kind::Counter, "Session ID: 17");
@@ -184,6 +211,7 @@ mod tests {
             "call get_the_current_weather_of_a_city or internationalization_of_everything",
             "The ratio is 16:9, the port 8080, the year 1984.",
             "a decade of facade defaced",
+            "每年3月5日，共12点",
             "",
         ] {
             assert_eq!(found(text), [], "{text}");
@@ -199,6 +227,19 @@ mod tests {
         assert_eq!(&text[sentence(text, &(text.len() - 1..text.len()))], "Bye");
     }
 
+    #[test]
+    fn a_sentence_ends_at_the_marks_of_other_scripts_without_a_blank() {
+        for expect in [
+            vec!["你是助手。", "今天是2026-11-21。", "明白吗？", "好"],
+            vec!["他说「今天是周一。」", "真的吗？！", "是。\u{3000}", "见a.b"],
+            vec!["यह एक है। ", "दो"],
+            vec!["أين؟ ", "هنا۔", "x"],
+        ] {
+            let text = expect.concat();
+            assert_eq!(crate::alignment::sentences(&text), expect);
+        }
+    }
+
     proptest! {
         #[test]
         fn a_twin_differs_in_the_pieces_alone(text in "[a-z .:0-9#-]{0,80}") {
@@ -212,7 +253,7 @@ mod tests {
         }
 
         #[test]
-        fn sentences_are_the_text(text in "[a-cÜ .!?\n]{0,60}") {
+        fn sentences_are_the_text(text in "[a-cÜ .!?。」？\u{3000}\n]{0,60}") {
             let ends = sentences(&text);
             prop_assert!(ends.windows(2).all(|pair| pair[0] < pair[1]));
             prop_assert_eq!(ends.last().copied().unwrap_or(0), text.len());

@@ -1,14 +1,17 @@
-//! Search for a text in the names and messages of conversations, ignoring case.
+//! Search for a text in the names and messages of conversations, ignoring case and form.
 //!
 //! Messages are read from the records, those of the most recently changed conversations first, and no more than a few
 //! megabytes for one request: the next request continues where this one ended.
 
-use crate::context::chain::text_of;
+use std::ops::Range;
+
 use serde_json::Value;
+use unicode_normalization_alignments::UnicodeNormalization;
 
 use super::error::ConversationError;
 use super::head::{ConversationHead, ConversationKey};
 use super::store::Conversations;
+use crate::context::chain::text_of;
 
 /// Maximum bytes of the text to search for.
 pub const SEARCHED_MAX: usize = 256;
@@ -22,8 +25,8 @@ const SHOWN_AFTER: usize = 90;
 /// Query of one request.
 #[derive(Debug)]
 pub struct Search {
-    /// In lower case; not empty.
-    lower: String,
+    /// In the form that is compared; not empty.
+    folded: String,
     /// Id of the conversation after which the search begins.
     pub after: Option<String>,
     /// Maximum number of conversations to return, at least one.
@@ -68,14 +71,14 @@ impl Search {
     pub fn new(text: &str, after: Option<String>, limit: usize) -> Option<Search> {
         let text = text.trim();
         let is_one = (1..=SEARCHED_MAX).contains(&text.len());
-        is_one.then(|| Search { lower: lower(text), after, limit, read_bytes: READ_BYTES })
+        is_one.then(|| Search { folded: folded(text), after, limit, read_bytes: READ_BYTES })
     }
 
     /// Finds the last message that contains the text.
     fn place(&self, messages: &[Value]) -> Option<FoundPlace> {
         let places = messages.iter().enumerate().rev();
         places.map(|(index, message)| (index, text_of(message))).find_map(|(message, text)| {
-            let [before, text, after] = around(&text, &self.lower)?;
+            let [before, text, after] = around(&text, &self.folded)?;
             Some(FoundPlace { message, before, text, after })
         })
     }
@@ -128,7 +131,7 @@ impl Conversations {
             said => said?,
         };
         let place = search.place(&messages);
-        let is_named = head.name.as_deref().is_some_and(|name| lower(name).contains(&search.lower));
+        let is_named = head.name.as_deref().is_some_and(|name| folded(name).contains(&search.folded));
         Ok((is_named || place.is_some()).then_some(place))
     }
 }
@@ -143,31 +146,47 @@ pub fn first_behind(
     Ok(place.ok_or_else(|| ConversationError::NothingBehind(after.to_owned()))? + 1)
 }
 
-/// The first occurrence of a lower-case text, with its context.
+/// The first occurrence of a folded text, with its context.
 fn around(text: &str, wanted: &str) -> Option<[String; 3]> {
-    let at = lower(text).find(wanted)?;
-    let (start, end) = (original(text, at), original(text, at + wanted.len() - 1) + 1);
-    let end = text.ceil_char_boundary(end);
+    let at = folded(text).find(wanted)?;
+    let Range { start, end } = original(text, at..at + wanted.len());
     let before = text[..start].char_indices().rev().take(SHOWN_BEFORE).last().map_or(start, |(from, _)| from);
     let after = text[end..].char_indices().nth(SHOWN_AFTER).map_or(text.len(), |(until, _)| end + until);
     Some([&text[before..start], &text[start..end], &text[end..after]].map(str::to_owned))
 }
 
-/// Offset of the character whose lower case contains the byte `lower_byte` of the text in lower case.
-fn original(text: &str, lower_byte: usize) -> usize {
-    let mut bytes = 0;
-    let mut characters = text.char_indices();
-    characters
-        .find(|(_, character)| {
-            bytes += character.to_lowercase().map(char::len_utf8).sum::<usize>();
-            bytes > lower_byte
-        })
-        .map_or(text.len(), |(at, _)| at)
+/// The range of a text that these bytes of its folded form come from.
+fn original(text: &str, wanted: Range<usize>) -> Range<usize> {
+    // Bytes of the folded form and characters of the text so far, and the characters that are wanted.
+    let (mut bytes, mut read, mut first, mut end) = (0, 0_usize, 0, 0);
+    for (c, change) in text.nfkc() {
+        if bytes >= wanted.end {
+            break;
+        }
+        // A change of 1 is a further part of the character before; one below 0 is of so many characters after this one.
+        let begin = if change > 0 { read.saturating_sub(1) } else { read };
+        read += (1 - change).unsigned_abs();
+        if bytes <= wanted.start {
+            first = begin;
+        }
+        bytes += lower(c).map(char::len_utf8).sum::<usize>();
+        end = read;
+    }
+    let byte = |index: usize| text.char_indices().nth(index).map_or(text.len(), |(at, _)| at);
+    byte(first)..byte(end)
 }
 
-/// Lower-cases each character on its own, so that the beginning of the result does not depend on what follows.
-fn lower(text: &str) -> String {
-    text.chars().flat_map(char::to_lowercase).collect()
+/// A text in the form that is compared: equal for what looks the same (NFKC, as for quotes), and in lower case.
+fn folded(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
+    text.nfkc().flat_map(|(c, _)| lower(c)).collect()
+}
+
+/// The lower case of a character on its own, so that a sigma has one lower case wherever it stands.
+fn lower(c: char) -> impl Iterator<Item = char> {
+    c.to_lowercase().map(|c| if c == 'ς' { 'σ' } else { c })
 }
 
 #[cfg(test)]
@@ -180,11 +199,16 @@ mod tests {
     use super::*;
 
     /// Few letters, so that matches are frequent; some have a lower case of another length in characters or bytes.
-    const SAID: &str = "[aAbİßẞK é]{0,12}";
-    const WANTED: &str = "[aAbİßẞK é]{1,3}";
+    const SAID: &str = "[aAbİßẞK éςΣ\u{301}]{0,12}";
+    const WANTED: &str = "[aAbİßẞK éςΣ\u{301}]{1,3}";
 
     fn texts() -> impl Strategy<Value = Vec<Vec<String>>> {
         prop::collection::vec(prop::collection::vec(SAID, 0..4), 0..7)
+    }
+
+    /// What is compared, with the lower case of a whole text.
+    fn plain(text: &str) -> String {
+        text.nfkc().map(|(c, _)| c).collect::<String>().to_lowercase().replace('ς', "σ")
     }
 
     fn message(text: &str) -> Value {
@@ -217,7 +241,7 @@ mod tests {
             begin(&store, "b", Some(&format!("x{wanted}")), std::slice::from_ref(&wanted));
             let Some(mut search) = Search::new(&wanted, None, limit) else { return Ok(()) };
             search.read_bytes = read_bytes;
-            let has = |text: &String| lower(text).contains(&lower(wanted.trim()));
+            let has = |text: &String| plain(text).contains(&plain(wanted.trim()));
             let mut all: Vec<FoundConversation> = Vec::new();
             loop {
                 let Findings { found, next } = store.search("a", &search, goes_on).unwrap();
@@ -235,7 +259,7 @@ mod tests {
                 let said = &said[ids.iter().position(|id| *id == found.key.id).unwrap()];
                 let place = found.place.as_ref().unwrap();
                 prop_assert_eq!(Some(place.message), said.iter().rposition(has));
-                prop_assert!(lower(&place.text).contains(&lower(wanted.trim())));
+                prop_assert!(plain(&place.text).contains(&plain(wanted.trim())));
                 let shown = [&place.before[..], &place.text, &place.after].concat();
                 prop_assert!(said[place.message].contains(&shown));
             }
@@ -258,6 +282,23 @@ mod tests {
         assert_eq!((ids_of(&named), &named[0].place), (vec![id.as_str()], &None));
         assert!(find("Bergen").is_empty());
         assert!(Search::new(" ", None, 9).is_none() && Search::new(&"x".repeat(257), None, 9).is_none());
+    }
+
+    #[test]
+    fn case_and_form_make_no_difference() {
+        for (said, wanted, expect) in [
+            ("Πού είναι ο δρόμος;", "ΔΡΌΜΟΣ", "δρόμος"),
+            ("Ο ΔΡΌΜΟΣ", "ο δρόμος", "Ο ΔΡΌΜΟΣ"),
+            ("In Ko\u{308}ln.", "KÖLN", "Ko\u{308}ln"),
+            ("In Köln.", "ko\u{308}ln", "Köln"),
+            ("\u{1112}\u{1161}\u{11ab}글", "한", "\u{1112}\u{1161}\u{11ab}"),
+        ] {
+            let found = around(said, &folded(wanted)).unwrap();
+            assert_eq!((found[1].as_str(), found.concat()), (expect, said.to_owned()), "{wanted}");
+        }
+        assert_eq!(around("Ko\u{308}ln", "o"), None, "a part of a letter is another one");
+        let [_, ligature, _] = around("ＡＢ ﬁne", &folded("ab F")).unwrap();
+        assert_eq!(ligature, "ＡＢ ﬁ");
     }
 
     #[test]

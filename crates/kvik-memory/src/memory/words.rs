@@ -9,6 +9,7 @@ use std::{
 use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 
 use crate::context::chain::text_of;
+use crate::context::summaries::is_spoken;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -81,7 +82,7 @@ pub enum WordsError {
     },
 }
 
-/// Number of latest messages that determine the language of a conversation.
+/// Number of latest messages of the user and the model that determine the language of a conversation.
 const LATEST: usize = 4;
 
 /// The built-in files; the first is for languages without one.
@@ -107,7 +108,8 @@ impl Wording {
 
     /// Wording for requests about messages: that of their latest language.
     pub fn asking(&self, messages: &[Value]) -> &Words {
-        self.of(&messages.iter().rev().take(LATEST).map(text_of).collect::<String>())
+        let spoken = messages.iter().rev().filter(|message| is_spoken(message));
+        self.of(&spoken.take(LATEST).map(text_of).collect::<Vec<_>>().join("\n"))
     }
 
     fn of(&self, text: &str) -> &Words {
@@ -250,12 +252,15 @@ fn filled(text: &str, with: &[(&str, &str)]) -> String {
     filled + rest
 }
 
-/// True if more than a third of the letters are Han, without the kana that a text in Japanese has between them.
+/// True if most words are in Han, without the kana that a text in Japanese has between them. Three characters of Han are
+/// two words: letters cannot be compared, as one name of a function has more than a sentence in Han.
 fn is_chinese(text: &str) -> bool {
     let letters = || text.chars().filter(|c| c.is_alphabetic());
-    let han = letters().filter(|c| ('\u{4e00}'..='\u{9fff}').contains(c)).count();
+    let is_han = |c: char| ('\u{4e00}'..='\u{9fff}').contains(&c);
+    let han = letters().filter(|c| is_han(*c)).count();
     let kana = letters().filter(|c| ('\u{3040}'..='\u{30ff}').contains(c)).count();
-    3 * han > letters().count() && 10 * kana <= han
+    let others = text.split(|c: char| !c.is_alphabetic() || is_han(c)).filter(|word| !word.is_empty());
+    2 * han > 3 * others.count() && 10 * kana <= han
 }
 
 #[cfg(test)]
@@ -283,10 +288,21 @@ mod tests {
             ("我在便利店买一碗「そば」，坐地铁去公司上班，晚上和同事在餐馆吃饭。", true),
             ("私の犬の名前は稲妻です。東京都港区在住。", false),
             ("明日午前十時に東京駅八重洲口集合です。", false),
+            ("PagedAttention 和 StreamingLLM 有什么区别？", true),
+            (
+                "在 crates/kvik-memory/src/context/summaries/sentences.rs 里，函数 is_question 和 without_mark \
+                的行为对中文句子来说是不对的，请修改它们并运行测试。",
+                true,
+            ),
+            ("What does 你好 mean, and is it polite?", false),
         ] {
             let asked = qwen.asking(&[said("user", text)]).system.starts_with("你");
             assert_eq!(asked, is_chinese, "{text}");
         }
+        let log = "error: the request failed\n".repeat(100);
+        let spoken = [("user", "请运行测试。"), ("tool", &log[..]), ("assistant", "测试失败了。")];
+        let spoken = spoken.map(|(role, text)| said(role, text));
+        assert!(qwen.asking(&spoken).system.starts_with("你"), "tools speak languages of their own");
         assert_eq!(tiny.asking(&english).system, "You write short memory summaries.");
     }
 

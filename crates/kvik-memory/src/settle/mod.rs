@@ -370,6 +370,18 @@ mod tests {
     }
 
     #[test]
+    fn sentences_without_blanks_between_them_are_settled_too() {
+        let settler = Settler::default();
+        let rules: String = (0..12).map(|rule| format!("第{rule}条规则必须遵守。")).collect();
+        let [first, second] = ["/home/a/shop", "/home/a/bank"].map(|directory| {
+            let text = format!("你是编程助手。当前目录是{directory}。请用中文回答。{rules}");
+            settler.settle("t", &text, false, Learning::On)
+        });
+        assert_eq!(first, None);
+        assert_eq!(notes(&second.unwrap()), ["当前目录是/home/a/bank。"]);
+    }
+
+    #[test]
     fn a_text_keeps_its_outcome_when_more_is_learned() {
         let settler = Settler::default();
         let all = [("/a", "Monday"), ("/b", "Monday"), ("/b", "Tuesday")].map(|(at, day)| system(at, day));

@@ -28,7 +28,7 @@ const OWN_SIGNS: [&str; 3] = ["我", "私", "僕"];
 /// no room for both.
 pub fn complete(text: &str, replaced: &Replaced<'_>, how: &Extraction<'_>) -> String {
     let text = &once(text)[..];
-    let told = told(&Facts::of(text).words, replaced, how);
+    let told = told(&Facts::of(text), replaced, how);
     let tokens_max = how.tokens_max * 3 / 4;
     let added = {
         let (lines, lacking) = told.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
@@ -56,11 +56,7 @@ struct Told {
 
 /// The lines that tell something of which these words have nothing, in order, with what that is. A line is left out if a
 /// later one says the same, or the same otherwise.
-fn told(
-    own: &BTreeSet<String>,
-    replaced: &Replaced<'_>,
-    how: &Extraction<'_>,
-) -> Vec<(Line, BTreeSet<String>)> {
+fn told(own: &Facts, replaced: &Replaced<'_>, how: &Extraction<'_>) -> Vec<(Line, BTreeSet<String>)> {
     let mut found: Vec<Told> = Vec::new();
     let mut add = |text: &str, speaker: &str| {
         for sentence in sentences(text) {
@@ -93,14 +89,14 @@ fn told(
 
 /// What a sentence tells and these words lack: its facts; if it has none and somebody speaks of themselves, half of its
 /// words or more. Nothing of a question.
-fn lacking(sentence: &str, said: &Facts, own: &BTreeSet<String>) -> BTreeSet<String> {
+fn lacking(sentence: &str, said: &Facts, own: &Facts) -> BTreeSet<String> {
     if is_question(sentence) {
         return BTreeSet::new();
     }
     if said.told().next().is_some() {
-        return said.told().filter(|fact| !own.contains(*fact)).cloned().collect();
+        return said.told().filter(|fact| !own.has(fact)).cloned().collect();
     }
-    let lacking: BTreeSet<String> = said.words.difference(own).cloned().collect();
+    let lacking: BTreeSet<String> = said.words.iter().filter(|word| !own.has(word)).cloned().collect();
     let is_told = lacking.len() * 2 < said.words.len();
     if is_told || !is_own(sentence) { BTreeSet::new() } else { lacking }
 }
@@ -118,12 +114,12 @@ fn is_own(sentence: &str) -> bool {
 /// True if a sentence says with other facts what an earlier one said. A question does not, and neither does a sentence
 /// without a fact that the earlier one lacks: both speak of what was told.
 fn is_told_anew(earlier: &Told, sentence: &str, said: &Facts) -> bool {
-    let tells = !is_question(sentence) && said.told().any(|fact| !earlier.facts.words.contains(fact));
+    let tells = !is_question(sentence) && said.told().any(|fact| !earlier.facts.has(fact));
     let mut about = earlier.facts.words.difference(&earlier.lacking).peekable();
     tells
         && about.peek().is_some()
-        && about.all(|word| said.words.contains(word))
-        && earlier.lacking.is_disjoint(&said.words)
+        && about.all(|word| said.has(word))
+        && !earlier.lacking.iter().any(|word| said.has(word))
 }
 
 /// The best lines that fit so many tokens, each with something that no better one has.
@@ -185,6 +181,10 @@ mod tests {
         check("A lock.", &["The code is 4711. Thanks."], "A lock.\nU: The code is 4711.");
         check("Work.", &["I work as a carpenter.", "Bread rises."], "Work.\nU: I work as a carpenter.");
         check("闲聊。", &["我的狗叫闪电。"], "闲聊。\nU: 我的狗叫闪电。");
+        check("用户的狗叫豆豆。", &["我的狗叫可可。"], "用户的狗叫豆豆。\nU: 我的狗叫可可。");
+        check("雑談。", &["私の犬はさくらといいます。"], "雑談。\nU: 私の犬はさくらといいます。");
+        check("雑談。", &["犬の名前は「さくら」です。"], "雑談。\nU: 犬の名前は「さくら」です。");
+        check("犬の名前はさくら。", &["犬の名前は「さくら」です。"], "犬の名前はさくら。");
         check("Late buses.", &["The bus number 17 was late."], "Late buses.");
         // A question tells nothing, and neither does what is pasted or what the model says.
         check("Travel.", &["Where is Oslo?", &"The log says ERROR 17. ".repeat(40)], "Travel.");

@@ -7,7 +7,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use super::language::FUNCTION_WORDS;
 use super::sentences::{NUMBER_DIGITS, sentences};
-use crate::context::quotes::words::{is_unspaced, words};
+use crate::context::quotes::words::words;
 
 /// Further words that say nothing of a conversation: of grammar, of politeness, and those with which any summary can
 /// be begun.
@@ -21,8 +21,9 @@ const EMPTY_WORDS: &str = "a an i i'm i'll i've me my mine we us our your yours 
     die des einem einer zum zur an in am um so ja nein bitte danke gut schön gern heute benutzer nutzer assistent \
     gespräch zusammenfassung notiert verstanden alles \
     le la un de du que il ne mon ma mes merci oui en à o a do da um lo un una e i no sí gracias mi de je ik en \
-    用户 助手 对话 总结 要点 谢谢 明白 知道 今天 听到 高兴 好的";
-/// Han characters of grammar: with one of them, a pair of characters is no word.
+    用户 助手 对话 总结 要点 谢谢你 我明白了 我知道了 今天 听到 很高兴 好的 你好 您好 \
+    はい ありがとうございます わかりました です";
+/// Han characters of grammar: two of them are no word, where a text has others.
 const HAN_GRAMMAR: &str =
     "的了是我你您他她它们在有和这那不也很就都说吗呢吧啊把被会要去个为与对从而又还没可以能什么怎哪谁";
 /// Characters within which a quote ends, and the marks of quotes.
@@ -51,6 +52,8 @@ pub(super) struct Facts {
     pub(super) facts: BTreeSet<String>,
     /// These, and all other words that say something.
     pub(super) words: BTreeSet<String>,
+    /// Pairs of characters of grammar. They may be a name that another text has in quotes.
+    grammar: BTreeSet<String>,
 }
 
 impl Facts {
@@ -64,12 +67,9 @@ impl Facts {
     /// Adds those of a text.
     pub(super) fn add(&mut self, text: &str) {
         for sentence in sentences(text) {
-            content_words(sentence, |word| {
-                if word.contains(char::is_numeric) {
-                    self.facts.insert(word.to_owned());
-                }
-                self.words.insert(word.to_owned());
-            });
+            let words = self.content_words(sentence);
+            self.facts.extend(words.iter().filter(|word| word.contains(char::is_numeric)).cloned());
+            self.words.extend(words);
             let is_name = |word: &&str| word.starts_with(char::is_uppercase);
             sentence.unicode_words().skip(1).filter(is_name).for_each(|name| self.add_facts(name));
         }
@@ -83,28 +83,41 @@ impl Facts {
         self.facts.iter().filter(move |fact| !is_short(fact))
     }
 
+    /// True if the texts have a word, be it one of grammar for them.
+    pub(super) fn has(&self, word: &str) -> bool {
+        self.words.contains(word) || self.grammar.contains(word)
+    }
+
     fn add_facts(&mut self, text: &str) {
-        content_words(text, |word| {
-            self.facts.insert(word.to_owned());
-            self.words.insert(word.to_owned());
+        let words = self.content_words(text);
+        self.facts.extend(words.iter().cloned());
+        self.words.extend(words);
+    }
+
+    /// The words of a text that say something: those of grammar, if it has no others, because names are written with
+    /// the same characters.
+    fn content_words(&mut self, text: &str) -> Vec<String> {
+        let (mut content, mut grammar) = (Vec::new(), Vec::new());
+        words(text, &mut |word| {
+            if says_something(word) {
+                let kind = if is_of_grammar(word) { &mut grammar } else { &mut content };
+                kind.push(word.to_owned());
+            }
         });
+        self.grammar.extend(grammar.iter().cloned());
+        if content.is_empty() { grammar } else { content }
     }
 }
 
-/// Calls `each` with every word of a text that says something.
-fn content_words(text: &str, mut each: impl FnMut(&str)) {
-    words(text, &mut |word| {
-        if says_something(word) {
-            each(word);
-        }
-    });
+fn says_something(word: &str) -> bool {
+    let is_letter = word.chars().nth(1).is_none();
+    word.contains(char::is_numeric) || !(is_letter || EMPTY.contains(word))
 }
 
-fn says_something(word: &str) -> bool {
+/// True for two characters of grammar. The same one twice is a name.
+fn is_of_grammar(word: &str) -> bool {
     let is_grammar = |c: char| ('\u{3041}'..='\u{309F}').contains(&c) || HAN_GRAMMAR.contains(c);
-    let is_letter = word.chars().nth(1).is_none();
-    let is_of_grammar = word.starts_with(is_unspaced) && word.contains(is_grammar);
-    word.contains(char::is_numeric) || !(is_letter || is_of_grammar || EMPTY.contains(word))
+    word.chars().all(is_grammar) && word.chars().next() != word.chars().nth(1)
 }
 
 /// The quotes of a text.
@@ -146,8 +159,12 @@ mod tests {
         check("Anna's code is 4711, her bike's 3b.", "4711 3b", "anna code bike");
         check("1. the word \"swordfish\"\n2. «vert» and „blau“", "swordfish vert blau", "word");
         check("Mein Hund frisst gern Nudeln.", "hund nudeln", "frisst");
-        check("我的狗叫闪电。", "", "狗叫 叫闪 闪电");
+        check("我的狗叫闪电。", "", "的狗 狗叫 叫闪 闪电");
+        check("我的狗叫可可。", "", "的狗 狗叫 叫可 可可");
+        check("我叫王和平。", "", "我叫 叫王 王和 和平");
         check("他说「雷文」", "雷文", "");
+        check("名前は「さくら」", "さく くら", "名前 前は");
+        check("さくらとねこ。", "", "さく くら らと とね ねこ");
     }
 
     #[test]
@@ -157,6 +174,8 @@ mod tests {
             "I see.",
             "You are welcome!",
             "好的，我明白了。",
+            "你好！很高兴。",
+            "はい、わかりました。",
             "Gern, danke.",
             "\"",
             "",

@@ -153,7 +153,7 @@ fn is_in_other_language(text: &str, replaced: &Replaced<'_>) -> bool {
 
 /// True if a text drops what was known before: it stands for that too.
 fn forgets(own: &Facts, earlier: &Facts) -> bool {
-    earlier.words.intersection(&own.words).count() * EARLIER_PER_WORD < earlier.words.len()
+    earlier.words.iter().filter(|word| own.has(word)).count() * EARLIER_PER_WORD < earlier.words.len()
 }
 
 /// True if a text has none of the facts that the user told, or too few of the facts that were said, and too few of the
@@ -163,12 +163,12 @@ fn says_nothing(own: &Facts, earlier: Facts, replaced: &Replaced<'_>) -> bool {
     let (users, others): (Vec<&Value>, Vec<&Value>) =
         replaced.messages.iter().partition(|message| message["role"] == "user");
     users.into_iter().for_each(|message| said.add(&text_of(message)));
-    if said.told().count() >= TOLD_MIN && !said.told().any(|fact| own.words.contains(fact)) {
+    if said.told().count() >= TOLD_MIN && !said.told().any(|fact| own.has(fact)) {
         return true;
     }
     others.into_iter().for_each(|message| said.add(&text_of(message)));
-    let facts = said.facts.intersection(&own.words).count();
-    let words = said.words.intersection(&own.words).count();
+    let facts = said.facts.iter().filter(|fact| own.has(fact)).count();
+    let words = said.words.iter().filter(|word| own.has(word)).count();
     let facts_min = (said.facts.len() / SAID_PER_FACT).clamp(1, FACTS_MAX);
     let words_min = (said.words.len() / SAID_PER_WORD).min(WORDS_MAX);
     let is_about_it = words >= words_min && words * OWN_PER_WORD >= own.words.len();

@@ -31,6 +31,6 @@ pub struct Replaced<'a> {
 }
 
 /// True for messages of a user or of the model: tools write in languages of their own.
-fn is_spoken(message: &Value) -> bool {
+pub(crate) fn is_spoken(message: &Value) -> bool {
     message["role"] == "user" || message["role"] == "assistant"
 }

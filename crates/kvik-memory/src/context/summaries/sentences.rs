@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::context::quotes::words::words;
+use crate::marks::{QUESTION_MARKS, ends_sentence};
 
 /// Marks of the items of a list.
 const BULLETS: [char; 5] = ['-', '*', '•', '·', '–'];
@@ -12,13 +13,8 @@ const BULLETS: [char; 5] = ['-', '*', '•', '·', '–'];
 pub(super) const NUMBER_DIGITS: usize = 3;
 /// Marks between clauses: the semicolon of Latin, of Chinese and of Arabic.
 const CLAUSE_MARKS: [char; 3] = [';', '；', '؛'];
-/// Marks at the end of a question: also those of Arabic, of Greek where it has its own, and of Ethiopic.
-const QUESTION_MARKS: [char; 9] = ['?', '？', '﹖', '؟', '\u{37E}', '፧', '⁇', '⁈', '⁉'];
 /// The Armenian mark, which stands in the word that is asked.
 const ARMENIAN_QUESTION: char = '՞';
-/// Further marks at the end of a sentence that are in no number and no name: of Chinese and Japanese, Devanagari, Urdu,
-/// Armenian and Ethiopic.
-const FULL_STOPS: [char; 8] = ['。', '｡', '！', '।', '॥', '۔', '։', '።'];
 
 /// The sentences of a text, in order: parts of its lines, up to the end of a sentence (UAX 29) or of a clause, without
 /// the marks of lists. A part without letters is none, unless it is a longer number.
@@ -85,7 +81,7 @@ pub(super) fn whole(text: &str) -> &str {
         // A point may be in a number or a name.
         '.' | '!' | '?' => !text[at + 1..].starts_with(|next: char| !next.is_whitespace()),
         '\n' => true,
-        _ => CLAUSE_MARKS.contains(&c) || QUESTION_MARKS.contains(&c) || FULL_STOPS.contains(&c),
+        _ => CLAUSE_MARKS.contains(&c) || ends_sentence(c),
     };
     let end = text.char_indices().rev().find(ends_at);
     end.map_or("", |(at, c)| text[..at + c.len_utf8()].trim_end_matches(CLAUSE_MARKS).trim())
