@@ -1,5 +1,6 @@
 """What a person does on the page, as the tests say it."""
 import pathlib
+import time
 import urllib.parse
 
 from playwright.sync_api import expect
@@ -26,6 +27,14 @@ def questions(page):
 def wait_for_answers(page, count):
     expect(answers(page)).to_have_count(count)
     expect(page.locator(".answering")).to_have_count(0)
+
+
+def wait_until(page, is_so, seconds=20):
+    """Lets the page go on until it is so."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in {seconds} s"
+        page.wait_for_timeout(20)
 
 
 def open_id(page):

@@ -4,6 +4,7 @@ import re
 import time
 
 import pytest
+from acts import wait_until
 from conftest import serve
 from playwright.sync_api import expect
 from trees import Fake, family, large, node, tree
@@ -243,9 +244,9 @@ def test_curves_move(show):
     expect(row).to_contain_text("250")  # the highest stays after the second in which it was
     expect(page.get_by_role("row", name=re.compile("^Generated")).first).to_contain_text("40")
     expect(page.get_by_role("row", name=re.compile("^Of prompts"))).to_contain_text("75%")
-    before = page.locator(".chart path").first.get_attribute("d")
-    page.wait_for_timeout(2500)
-    assert page.locator(".chart path").first.get_attribute("d") != before
+    curve = page.locator(".chart path").first
+    before = curve.get_attribute("d")
+    wait_until(page, lambda: curve.get_attribute("d") != before)
 
 
 def test_rates_know_gaps_and_restarts(page):
@@ -302,8 +303,7 @@ def test_what_repeats_leaves_most_of_a_limit(page, limit):
 def test_a_key_with_few_requests_is_asked_less_often(show):
     page, fake = show(family())
     fake.limit = {"x-ratelimit-limit-requests": "100000", "x-ratelimit-remaining-requests": "100000"}
-    page.wait_for_timeout(2500)
-    assert fake.at >= 3
+    wait_until(page, lambda: fake.at >= 3)
     fake.limit = {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "8"}
     expect(page.get_by_text("read less often than each second")).to_be_visible()
     before = fake.at
@@ -338,8 +338,7 @@ def test_nothing_is_asked_in_other_views_and_when_hidden(show):
         page.wait_for_timeout(2200)
         assert fake.at == at, leave
         page.evaluate(f"() => {{ {back}; document.dispatchEvent(new Event('visibilitychange')); }}")
-        page.wait_for_timeout(1500)
-        assert fake.at > at, back
+        wait_until(page, lambda: fake.at > at)
 
 
 def test_explanations_are_said_in_words(page, server):

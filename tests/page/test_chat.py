@@ -1,10 +1,11 @@
 """Chat on the page: what is said is the server's, and what can be done with it."""
 import json
 import re
+import unicodedata
 import urllib.parse
 
 import pytest
-from acts import answers, ask, kept, open_id, questions, turns, wait_for_answers
+from acts import answers, ask, kept, open_id, questions, turns, wait_for_answers, wait_until
 from between import Between
 from conftest import serve
 from playwright.sync_api import expect
@@ -93,19 +94,20 @@ def test_a_stopped_answer_can_be_kept_as_it_is(open_page, server, between, conve
     expect(page.get_by_label("Your question")).to_have_value("")
 
 
-def test_stopping_ends_the_work_of_the_server(open_page):
-    # Without vectors: on a fast machine 1,900 tokens are there before anybody has stopped them.
-    with serve("--memory", "on", env={"KVIK_ISA": "scalar"}) as server, Between(server.port) as between:
+def test_stopping_ends_the_work_of_the_server(open_page, tmp_path):
+    stall = tmp_path / "stall"
+    with serve("--memory", "on", env={"KVIK_TEST_STALL": str(stall)}) as server, Between(server.port) as between:
         page = open_page(port=between.port)
-        between.fields = {"ignore_eos": True, "max_tokens": 1900, "kvik": {"stop_loops": False}}
+        between.stall, between.fields = stall, {"ignore_eos": True, "max_tokens": 1900, "kvik": {"stop_loops": False}}
         ask(page, "Please tell me all that you know.")
         expect(page.locator(".answering .content")).not_to_be_empty()
-        assert server.metric("kvik_requests_running") == 1
+        wait_until(page, stall.exists)
+        assert (server.metric("kvik_requests_running"), server.cancelled()) == (1, 0)
         page.get_by_role("button", name="Stop").click()
         expect(page.get_by_role("button", name="Send")).to_be_visible()
-        between.fields = {}
-        page.wait_for_timeout(300)
-        assert server.metric("kvik_requests_running") == 0
+        between.stall, between.fields = None, {}
+        stall.unlink()
+        wait_until(page, lambda: server.cancelled() == 1)
         page.get_by_role("button", name="Send").click()
         wait_for_answers(page, 1)
         assert len(kept(server, open_id(page))) == 2
@@ -116,10 +118,34 @@ def test_an_answer_that_was_complete_when_it_was_stopped_is_kept(open_page, serv
     between.delay_s = 0.3  # of what the server has said already
     ask(page, "Please remember that my dog is called Bolt.")
     expect(page.locator(".answering .content")).not_to_be_empty()
+    wait_until(page, lambda: len(kept(server, open_id(page))) == 2)
     page.get_by_role("button", name="Stop").click()
     wait_for_answers(page, 1)
     assert len(kept(server, open_id(page))) == 2
     expect(page.get_by_label("Your question")).to_have_value("")
+
+
+def test_a_conversation_is_called_by_its_first_words(page):
+    name_of = "text => import('/page/chat/conversations.js').then(({ nameOf }) => nameOf(text))"
+    unspaced = "KV Cache的前缀树管理与分页注意力相比" + "在边缘设备上有哪些优势和不足" * 4
+    for text, name in [("My dog is Bolt.", "My dog is Bolt."), ("word " * 20, "word " * 11 + "word…"),
+                       (unspaced, unspaced[:60] + "…"), ("𠮷" * 70, "𠮷" * 60 + "…"), (" ", "Conversation")]:
+        assert page.evaluate(name_of, text) == name
+
+
+def test_a_name_is_found_in_any_case_and_form(page, conversation):
+    id = conversation(turns("Hello.", "Hi."), "ο δρόμος, Ko\u0308ln")
+    page.route("**/v1/conversations?search=*", lambda route: route.fulfill(json={"data": [], "has_more": False}))
+    page.goto(page.url.split("#")[0] + f"#/chat/{id}")
+    rows = page.get_by_role("list", name="Conversations").get_by_role("link")
+    for query in ["ΔΡΌΜΟΣ", "köln"]:
+        page.get_by_label("Search conversations").fill("nothing has this name")
+        expect(rows).to_have_count(0)
+        page.get_by_label("Search conversations").fill(query)
+        expect(rows).to_contain_text(["ο δρόμος"])
+    with page.expect_download() as download:
+        choose(page, "Export as JSON")
+    assert unicodedata.normalize("NFC", download.value.suggested_filename) == "ο δρόμος_ Köln.json"
 
 
 def test_conversations_are_searched_renamed_exported_and_deleted(page, server, conversation):
@@ -135,6 +161,10 @@ def test_conversations_are_searched_renamed_exported_and_deleted(page, server, c
     page.get_by_label("Search conversations").fill("")
 
     choose(page, "Rename")
+    page.get_by_role("dialog").get_by_label("Name").fill("旅" * 43)
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.get_by_role("dialog")).to_contain_text("128 bytes at most, and this one has 129")
+    expect(page.get_by_role("dialog").get_by_label("Name")).to_have_value("旅" * 43)
     page.get_by_role("dialog").get_by_label("Name").fill("a voyage")
     page.get_by_role("dialog").get_by_role("button", name="Save").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("a voyage")

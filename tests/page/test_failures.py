@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from acts import answers, ask, kept, open_id, questions, turns, wait_for_answers
+from acts import answers, ask, kept, open_id, questions, turns, wait_for_answers, wait_until
 from between import Between
 from conftest import serve
 from playwright.sync_api import expect
@@ -115,7 +115,7 @@ def test_a_full_queue_gives_the_question_back(open_page, watch, tmp_path):
             connection, response = stream.result()
             connection.sock.close()
             response.close()
-        page.wait_for_timeout(500)
+        wait_until(page, lambda: server.metric("kvik_requests_waiting") + server.metric("kvik_requests_running") == 0)
         page.get_by_role("button", name="Send").click()
         wait_for_answers(page, 1)
         expect(page.locator(".note")).to_be_hidden()
@@ -124,15 +124,17 @@ def test_a_full_queue_gives_the_question_back(open_page, watch, tmp_path):
 
 def test_a_server_killed_in_mid_stream_leaves_a_draft(open_page, watch, tmp_path):
     watch.expect("ERR_|Failed to load")
-    state = {"KVIK_STATE_DIR": str(tmp_path / "state")}
-    with serve(env=state) as server, Between(server.port) as between:
+    state, stall = {"KVIK_STATE_DIR": str(tmp_path / "state")}, tmp_path / "stall"
+    with serve(env=state | {"KVIK_TEST_STALL": str(stall)}) as server, Between(server.port) as between:
         page = open_page(port=between.port)
         ask(page, "Please remember that my dog is called Bolt.")
         wait_for_answers(page, 1)
-        between.fields = {"ignore_eos": True, "max_tokens": 1500, "kvik": {"stop_loops": False}}
+        between.stall, between.fields = stall, {"ignore_eos": True, "max_tokens": 1500, "kvik": {"stop_loops": False}}
         ask(page, "What is my dog called?")
         expect(page.locator(".answering .content")).not_to_be_empty()
+        wait_until(page, stall.exists)
         server.kill()
+        between.stall = None
         half_a_minute_passes(page)
         expect(page.locator(".note")).to_contain_text("The connection ended in the middle of the answer. Whether the server has answered is seen when it is back")
         expect(page.get_by_label("Your question")).to_have_value("What is my dog called?")
@@ -288,20 +290,22 @@ def test_a_change_in_one_tab_is_seen_in_the_other(open_page, conversation, serve
     expect(second.get_by_role("alert")).to_have_text("This conversation was deleted in another tab.")
 
 
-def test_a_conversation_that_another_program_uses_is_said_to_be_busy(open_page, server, conversation, watch):
+def test_a_conversation_that_another_program_uses_is_said_to_be_busy(open_page, stalled, watch):
     watch.expect("409")
-    id = conversation(turns("Hello.", "Hi."), "busy")
-    page = open_page(f"#/chat/{id}")
+    server, between = stalled
+    id = server.post("/v1/conversations", {"messages": turns("Hello.", "Hi."), "name": "busy"}).json["id"]
+    page = open_page(f"#/chat/{id}", port=server.port)
     wait_for_answers(page, 1)
     body = {"messages": [{"role": "user", "content": "Go on."}], "stream": True, "ignore_eos": True, "max_tokens": 1900,
             "kvik": {"conversation": id}}
-    connection, response = server.open_stream("/v1/chat/completions", body)
-    response.readline()
-    ask(page, "And me?")
-    expect(page.locator(".note")).to_contain_text("Another tab or program is asking in this conversation.")
-    expect(page.get_by_label("Your question")).to_have_value("And me?")
-    connection.sock.close()
-    response.close()
+    begin = lambda: server.begin_stream("/v1/chat/completions", body)
+    with server.stalled(between.stall, begin) as (connection, response):
+        ask(page, "And me?")
+        expect(page.locator(".note")).to_contain_text("Another tab or program is asking in this conversation.")
+        expect(page.get_by_label("Your question")).to_have_value("And me?")
+        response.close()
+        connection.close()
+    page.goto("about:blank")
 
 
 def test_a_conversation_that_is_gone_is_said_to_be(open_page, watch):

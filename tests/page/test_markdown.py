@@ -89,6 +89,16 @@ def test_markdown_is_rendered(open_page, conversation):
     expect(content.locator("hr")).to_have_count(1)
 
 
+def test_words_and_addresses_end_as_their_script_has_it(page):
+    names = "отчёт_новый_2026.txt, 报告_最终_版.txt, नमूना_नया"
+    parse = "text => import('/page/markdown/inline.js').then(({ parseInline }) => parseInline(text))"
+    assert page.evaluate(parse, names) == [names]
+    for text, address in [("详见https://kvik.dev/文档。然后运行脚本", "https://kvik.dev/文档"), ("（https://kvik.dev）", "https://kvik.dev"),
+                          ("“https://kvik.dev/a”", "https://kvik.dev/a")]:
+        links = [part["children"] for part in page.evaluate(parse, text) if isinstance(part, dict)]
+        assert links == [[address]], text
+
+
 def test_code_is_copied(open_page, conversation):
     page, content = shown(open_page, conversation, "```\na <b> c\n  d\n```")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -115,8 +115,13 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
 
     async rename(id) {
       const { name } = chat().open;
-      const given = await askForText({ title: "Rename the conversation", label: "Name", value: name ?? "", maxlength: 120 });
-      if (given === null || given === name) return;
+      let given = name ?? "";
+      let text = null;
+      do {
+        given = await askForText({ title: "Rename the conversation", text, label: "Name", value: given, maxlength: NAME_BYTES_MAX });
+        if (given === null || given === name) return;
+        text = `A name has ${NAME_BYTES_MAX} bytes at most, and this one has ${bytesOf(given)}. Letters that are not English take two or more.`;
+      } while (bytesOf(given) > NAME_BYTES_MAX);
       await api.post(pathOf(id), { name: given });
       store.dispatch({ type: "conversation renamed", id, name: given });
       await changed(id);
@@ -147,7 +152,7 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
 
     async export(id, format) {
       const text = await api.text(pathOf(id, `/export?format=${format}`));
-      const name = titleOf(chat().open).replaceAll(/[^\p{L}\p{N} ()-]/gu, "_");
+      const name = titleOf(chat().open).replaceAll(/[^\p{L}\p{M}\p{N} ()-]/gu, "_");
       download(`${name}.${format === "markdown" ? "md" : "json"}`, text);
     },
 
@@ -191,9 +196,14 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 /** The first words of a text, as the name of what begins with it. */
 export function nameOf(text) {
   const line = text.trim().split("\n")[0].replaceAll(/[\s\p{Cc}]+/gu, " ").replace(/^(conv_)+/, "");
-  if (line.length <= NAME_MAX) return line || "Conversation";
-  return `${line.slice(0, NAME_MAX).replace(/\s+\S*$/, "")}…`;
+  const cut = [...line].slice(0, NAME_MAX).join("");
+  if (cut === line) return line || "Conversation";
+  const words = cut.replace(/\s+\S*$/, "");
+  // Where words are not spaced, the last blank may be far before the end.
+  return `${words.length * 2 < cut.length ? cut : words}…`;
 }
+
+const bytesOf = (text) => new TextEncoder().encode(text).length;
 
 function numbered(name, number) {
   const end = number === 1 ? "" : ` (${number})`;

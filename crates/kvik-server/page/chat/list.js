@@ -53,7 +53,10 @@ export function mountList(app, chat) {
   };
 }
 
-const matches = (item, query) => titleOf(item).toLowerCase().includes(query.trim().toLowerCase());
+const matches = (item, query) => folded(titleOf(item)).includes(folded(query.trim()));
+
+/** A text as the server compares it. */
+const folded = (text) => text.normalize("NFKC").toLowerCase().replaceAll("ς", "σ");
 
 /** Of the versions of a conversation the open one, else the one that was changed last. */
 function withoutVersions(items, open) {

@@ -5,8 +5,10 @@ const LABEL_MAX = 300;
 const URL_MAX = 2000;
 const OPEN_MAX = 32;
 const SCHEMES = ["http:", "https:", "mailto:"];
-const BARE_URL = /https?:\/\/[^\s<>"'`]{1,2000}/y;
+/** Ends at quotes and at the punctuation of East Asia too, behind which no blank follows. */
+const BARE_URL = /https?:\/\/[^\s<>"'`\u2018-\u201f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff65]{1,2000}/y;
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
+const WORD = /[\p{L}\p{M}\p{N}_]/u;
 
 /** The parts of a text: strings, and `{type, children | text, url}`. */
 export function parseInline(text, { links = true } = {}) {
@@ -61,6 +63,7 @@ function readPart(text, at, links, failed) {
     case "<":
       return links ? bracketed(text, at) : null;
     case "h":
+      // A letter that is not Latin may stand right before an address.
       return links && !/\w/.test(text[at - 1] ?? " ") ? bare(text, at) : null;
     default:
       return null;
@@ -191,8 +194,8 @@ function toggle(frames, mark, text, at) {
   const before = text[at - 1] ?? " ";
   const after = text[at + mark.length] ?? " ";
   const word = mark[0] === "_"; // snake_case is no emphasis
-  const closes = !/\s/.test(before) && !(word && /\w/.test(after));
-  const opens = !/\s/.test(after) && !(word && /\w/.test(before)) && frames.length < OPEN_MAX;
+  const closes = !/\s/.test(before) && !(word && WORD.test(after));
+  const opens = !/\s/.test(after) && !(word && WORD.test(before)) && frames.length < OPEN_MAX;
   const opener = frames.findLastIndex((frame) => frame.mark === mark);
   if (closes && opener > 0) {
     while (frames.length > opener + 1) giveUp(frames);

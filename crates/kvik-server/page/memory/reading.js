@@ -80,5 +80,5 @@ function quoteElement(messages, from, to, question) {
 /** A text with some words of it marked. */
 function marked(text, words) {
   const chosen = new Set(words);
-  return text.split(/([\p{L}\p{N}]+)/u).map((part) => (chosen.has(part.toLowerCase()) ? h("mark", {}, part) : part));
+  return text.split(/([\p{L}\p{M}\p{N}]+)/u).map((part) => (chosen.has(part.toLowerCase()) ? h("mark", {}, part) : part));
 }

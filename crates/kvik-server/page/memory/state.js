@@ -48,5 +48,5 @@ export function sharedWords(question, text) {
 const COMMON = new Set("a about an and are as at be but by can do for from have how i in is it me my not of on or please so that the then this to was we what when where which who why will with you your".split(" "));
 
 function wordsOf(text) {
-  return (text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? []).filter((word) => !COMMON.has(word));
+  return (text.toLowerCase().match(/[\p{L}\p{M}\p{N}]+/gu) ?? []).filter((word) => !COMMON.has(word));
 }
