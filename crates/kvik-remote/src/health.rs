@@ -15,13 +15,16 @@ use crate::speed::{Sample, Speed};
 
 /// Time for which no value is offered to a store that was full.
 const FULL_FOR: Duration = Duration::from_secs(30);
+/// Age of a measurement of the speed above which it is no reason not to read from the store.
+const OLD: Duration = Duration::from_secs(60);
 
 /// Health of a store.
 pub(crate) struct Health {
     url: RemoteUrl,
     deadline_min: Duration,
     state: Mutex<State>,
-    down: Notify,
+    /// Notified when it goes down or is doubted.
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -29,6 +32,10 @@ struct State {
     breaker: Breaker,
     /// `None` until a probe has succeeded.
     speed: Option<Speed>,
+    /// When a probe or a value that was read last measured the speed.
+    measured: Option<Instant>,
+    /// Whether it was found too slow by a measurement that is old.
+    is_doubted: bool,
     /// Whether its being down has been logged.
     logged: bool,
     /// When it was last full; `None` once it has taken a value again.
@@ -37,7 +44,7 @@ struct State {
 
 impl Health {
     pub(crate) fn new(url: RemoteUrl, deadline_min: Duration) -> Health {
-        Health { url, deadline_min, state: Mutex::default(), down: Notify::new() }
+        Health { url, deadline_min, state: Mutex::default(), changed: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -63,12 +70,25 @@ impl Health {
 
     /// Notes that a response came in time, without data if `bytes` is 0.
     pub(crate) fn answered(&self, bytes: u64, time: Duration) {
-        let mut state = self.state();
+        let state = &mut *self.state();
         state.breaker.answered();
         match (&mut state.speed, bytes) {
             (Some(speed), 0) => speed.answered(time),
-            (Some(speed), _) => speed.read(bytes, time),
+            (Some(speed), _) => {
+                speed.read(bytes, time);
+                state.measured = Some(Instant::now());
+            }
             (None, _) => {}
+        }
+    }
+
+    /// Notes that nothing is read because of the expected time. Of a store from which nothing is read, nothing else than
+    /// another probe measures whether it is still that slow.
+    pub(crate) fn too_slow(&self) {
+        let mut state = self.state();
+        if state.breaker.is_up() && state.measured.is_some_and(|at| at.elapsed() >= OLD) {
+            state.is_doubted = true;
+            self.changed.notify_one();
         }
     }
 
@@ -117,6 +137,7 @@ impl Health {
     pub(crate) fn probed(&self, sample: Sample) {
         let mut state = self.state();
         state.speed = Some(Speed::new(sample));
+        (state.measured, state.is_doubted) = (Some(Instant::now()), false);
         if state.breaker.probed() {
             state.logged = false;
             tracing::info!(
@@ -140,13 +161,13 @@ impl Health {
             store = %self.url, why, remedy,
             "the remote cache is not used until it answers again; requests compute what it would have given"
         );
-        self.down.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Waits until it is down.
-    pub(crate) async fn until_down(&self) {
-        while self.is_up() {
-            self.down.notified().await;
+    /// Waits until it is to be probed: because it is down, or because its speed is doubted.
+    pub(crate) async fn until_probe(&self) {
+        while self.is_up() && !self.state().is_doubted {
+            self.changed.notified().await;
         }
     }
 }

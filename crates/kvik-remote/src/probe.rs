@@ -25,24 +25,32 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Time up after which the wait between probes is reset.
 const STABLE: Duration = Duration::from_secs(60);
 
-/// Probes at the start and whenever the store is down, forever.
+/// Probes at the start, whenever the store is down and whenever its speed is doubted, forever.
 pub(crate) async fn watch(node: &Node) {
-    let mut wait = WAIT_MIN;
+    let (mut wait, mut since) = (WAIT_MIN, Instant::now());
     loop {
+        let was_up = node.health.is_up();
         match timeout(PROBE_MAX, probe(&*node.backend, &node.names, &node.sealer)).await {
             Ok(Ok(Probed { sample, full })) => {
-                let since = Instant::now();
-                // The store may have lost values while it was down.
-                node.known().clear();
+                if !was_up {
+                    since = Instant::now();
+                    // The store may have lost values while it was down.
+                    node.known().clear();
+                }
                 full.iter().for_each(|fault| node.health.fault(fault));
                 node.health.probed(sample);
                 node.done.wake();
-                node.health.until_down().await;
+                node.health.until_probe().await;
+                if node.health.is_up() {
+                    continue;
+                }
                 if since.elapsed() >= STABLE {
                     wait = WAIT_MIN;
                 }
             }
             Ok(Err(fault)) => node.health.probe_failed(&fault),
+            // One that is in use may be late once, as with all that is asked of it.
+            Err(_) if was_up => node.health.late(),
             Err(_) => node.health.probe_failed(&Fault::Late),
         }
         node.done.wake();
@@ -196,6 +204,30 @@ mod tests {
         sleep(STABLE).await;
         node.health.fault(&REFUSED);
         assert_eq!(seconds_until_up(&node).await, 1, "it had been up for long");
+    }
+
+    /// Nothing else would measure it: from one that is too slow, nothing is read.
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_said_to_be_too_slow_is_measured_again_once_a_minute() {
+        let memory = Arc::new(Memory::new(1 << 20, 4096));
+        memory.set_delay(Duration::from_millis(500));
+        let node = watched(&memory);
+        seconds_until_up(&node).await;
+        let key = node.run(0, &Identity([1; 32]));
+        node.known().insert(key, false);
+        memory.set_delay(Duration::from_millis(20));
+        let latency = || node.health.expected(1000).map(|expected| expected.latency);
+        sleep(Duration::from_secs(3600)).await;
+        assert_eq!(latency(), Some(Duration::from_millis(500)), "nobody has wanted to read");
+        for (pause_s, probes) in [(0, 1), (30, 0), (29, 0), (1, 1), (0, 0)] {
+            sleep(Duration::from_secs(pause_s)).await;
+            let before = memory.requests();
+            node.health.too_slow();
+            sleep(Duration::from_millis(150)).await;
+            assert_eq!(memory.requests() - before, 5 * probes, "after {pause_s} s more");
+            assert_eq!(latency(), Some(Duration::from_millis(20)));
+        }
+        assert!(node.known().contains(&key), "it has lost nothing");
     }
 
     #[tokio::test(start_paused = true)]

@@ -50,6 +50,10 @@ impl RemoteStore for Remote {
         self.node.health.expected(self.node.payload_bytes)
     }
 
+    fn too_slow(&mut self) {
+        self.node.health.too_slow();
+    }
+
     fn look_up(&mut self, ticket: u64, chain: Chain) {
         count(&self.node.counters.lookups, 1);
         self.waiting.insert(ticket);

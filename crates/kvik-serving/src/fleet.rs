@@ -2,10 +2,12 @@
 //!
 //! A node that starts reads the lists of the others and prefetches the prompts used most. One that leaves writes its
 //! hot blocks that are not shared yet. In between each renews its list, so that a node that is killed leaves one too.
+//! Nobody renews that one: it names what is deleted later, until it is removed.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvik_cache::Identity;
@@ -28,8 +30,12 @@ const TOKENS_MAX: usize = 1 << 20;
 const OLD_S: u64 = 24 * 3600;
 /// How long a start waits for the store to answer.
 const PROBE_TIME: Duration = Duration::from_secs(2);
-/// Maximum lists that are read, stale ones included.
+/// Maximum lists that are used, the latest ones.
 const LISTS_MAX: usize = 64;
+/// Age in seconds above which the node of a list, which renews it every minute, is taken to have ended.
+const UNRENEWED_S: u64 = 5 * 60;
+/// Maximum names that a node remembers of lists that may still be there, because the store did not answer.
+const NAMES_MAX: usize = 16;
 
 /// A node of a fleet.
 #[derive(Clone)]
@@ -37,8 +43,25 @@ pub struct Fleet {
     records: Records,
     /// Unique name of this node and model.
     name: String,
-    /// Version of its list; 0 before there is one.
-    version: Arc<AtomicU64>,
+    own: Arc<Mutex<OwnLists>>,
+}
+
+/// The lists of a node in the store.
+#[derive(Default)]
+struct OwnLists {
+    /// The name of the current one, after those of earlier ones that may still be there.
+    names: Vec<String>,
+    /// Number of lists so far.
+    count: u64,
+    /// Whether no more are written.
+    are_over: bool,
+}
+
+/// The lists of all nodes, which stay when their nodes have ended.
+pub struct HotLists {
+    records: Arc<dyn SharedRecords>,
+    /// Time of the last deletion in seconds since 1970; 0 once no list is from before it.
+    deleted_s: AtomicU64,
 }
 
 /// The list of the prefixes that a node uses.
@@ -60,12 +83,7 @@ impl Fleet {
     /// A new node among those that share these records.
     pub fn new(records: Records) -> Fleet {
         let bytes: [u8; 8] = kvik_memory::random::random().to_le_bytes();
-        Fleet { records, name: hex::written(bytes), version: Arc::default() }
-    }
-
-    /// The records that nodes share in addition to blocks.
-    pub fn records(&self) -> Arc<dyn SharedRecords> {
-        Arc::new(FleetRecords { records: self.records.clone(), _store: None })
+        Fleet { records, name: hex::written(bytes), own: Arc::default() }
     }
 
     /// Prefetches the prefixes that other nodes use, for at most `within`.
@@ -126,40 +144,69 @@ impl Fleet {
         };
         let prefixes = hot.into_iter().take_while(fits).map(ListedPrefix::from).collect();
         let list = HotList { at_s: unix_seconds(), prefixes };
-        let bytes = match rmp_serde::to_vec(&list) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                return tracing::debug!("the list of what this node uses cannot be written: {error}");
-            }
-        };
-        // No other node writes this record: a different version results from a write whose response was lost.
-        let put = |after| self.records.put(KIND, &self.name, after, bytes.clone());
-        let written = match put(self.version.load(Ordering::Relaxed)) {
-            Err(RecordError::Conflict { version }) => put(version),
-            written => written,
-        };
-        match written {
-            Ok(version) => {
-                self.version.store(version, Ordering::Relaxed);
-                // Prefixes that are no longer used, or were deleted, must not remain in a list.
-                if let Err(error) = self.records.forget_older(KIND, &self.name) {
-                    tracing::debug!("an older list of what this node uses is still there: {error}");
-                }
-            }
-            Err(error) => tracing::debug!("the list of what this node uses was not written: {error}"),
+        match rmp_serde::to_vec(&list) {
+            Ok(bytes) => self.write(list.at_s, bytes),
+            Err(error) => tracing::debug!("the list of what this node uses cannot be written: {error}"),
         }
     }
 
-    /// The current lists of other nodes, as many as are read within some time; stale lists and invalid ones are removed.
-    /// A list that cannot be read does not affect the others.
+    /// Writes a list, and removes the earlier ones: prefixes that are no longer used, or were deleted, must not remain in
+    /// any. Each has a name of its own, which tells its age without reading it.
+    fn write(&self, at_s: u64, bytes: Vec<u8>) {
+        let mut own = self.own();
+        if own.are_over {
+            return;
+        }
+        own.count += 1;
+        let name = format!("{}-{at_s}-{}", self.name, own.count);
+        // Noted before: a write whose answer is lost may have succeeded.
+        own.names.push(name.clone());
+        match self.records.put(KIND, &name, 0, bytes) {
+            Ok(_) => self.remove(&mut own, Some(&name)),
+            Err(error) => {
+                tracing::debug!("the list of what this node uses was not written: {error}");
+                let surplus = own.names.len().saturating_sub(NAMES_MAX);
+                own.names.drain(..surplus);
+            }
+        }
+    }
+
+    /// Removes this node's list and writes no more, because its model goes out of memory: nobody would take from it what
+    /// is deleted later.
+    pub fn forget(&self) {
+        let mut own = self.own();
+        own.are_over = true;
+        self.remove(&mut own, None);
+    }
+
+    /// Removes the lists of this node except one.
+    fn remove(&self, own: &mut OwnLists, kept: Option<&str>) {
+        let is_left = |name: &str| {
+            let removed = self.records.delete(KIND, name);
+            let log = |error: &RecordError| tracing::debug!("a list of this node is still there: {error}");
+            removed.inspect_err(log).is_err()
+        };
+        own.names.retain(|name| kept == Some(name.as_str()) || is_left(name));
+    }
+
+    fn own(&self) -> MutexGuard<'_, OwnLists> {
+        // Every change leaves the names of all lists that may be there.
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The current lists of other nodes, the latest ones, as many as are read within some time; stale lists and invalid
+    /// ones are removed. A list that cannot be read does not affect the others.
     ///
     /// # Errors
     /// If the store cannot list the records.
     fn lists(&self, within: Duration) -> Result<Vec<HotList>, RecordError> {
         let started = Instant::now();
-        let others = self.records.list(KIND)?.into_iter().filter(|name| *name != self.name);
-        let asked = others.take(LISTS_MAX).take_while(|_| started.elapsed() < within);
-        Ok(asked.filter_map(|name| self.list_of(&name)).collect())
+        let mut others = self.records.list(KIND)?;
+        others.retain(|name| !name.starts_with(&self.name));
+        // Those that nodes have left behind do not keep back those of nodes that live.
+        others.sort_unstable_by_key(|name| Reverse(written_s(name)));
+        let asked = others.iter().take_while(|_| started.elapsed() < within);
+        Ok(asked.filter_map(|name| self.list_of(name)).take(LISTS_MAX).collect())
     }
 
     /// The list of another node.
@@ -183,17 +230,60 @@ impl Fleet {
     }
 }
 
+impl HotLists {
+    /// The lists in this store.
+    pub fn new(records: Arc<dyn SharedRecords>) -> HotLists {
+        HotLists { records, deleted_s: AtomicU64::new(0) }
+    }
+
+    /// Notes that something was deleted, which the lists of nodes that have ended may still name.
+    pub fn note_deletion(&self) {
+        self.deleted_s.store(unix_seconds(), Ordering::Relaxed);
+    }
+
+    /// Removes the lists from before the last deletion that nobody renews any more. To be called again and again: a node
+    /// that ended just now may still be renewing its list. Blocking.
+    pub fn sweep(&self) {
+        self.sweep_at(unix_seconds());
+    }
+
+    fn sweep_at(&self, now_s: u64) {
+        let deleted_s = self.deleted_s.load(Ordering::Relaxed);
+        if deleted_s == 0 {
+            return;
+        }
+        let names = match self.records.list(KIND) {
+            Ok(names) => names,
+            Err(error) => return tracing::debug!("lists of nodes that have ended are still there: {error}"),
+        };
+        let older = |name: &String| written_s(name).filter(|&at_s| at_s <= deleted_s);
+        let is_left = |(name, at_s): &(&String, u64)| {
+            at_s.saturating_add(UNRENEWED_S) >= now_s || self.records.delete(KIND, name).is_err()
+        };
+        let older = names.iter().filter_map(|name| Some((name, older(name)?)));
+        if older.filter(is_left).count() == 0 {
+            // Unless something else was deleted meanwhile.
+            let _ = self.deleted_s.compare_exchange(deleted_s, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// When a list was written, in seconds since 1970, as its name tells.
+fn written_s(name: &str) -> Option<u64> {
+    name.split('-').nth(1)?.parse().ok()
+}
+
 /// The store's records, adapted to the memory crate's interface.
 pub struct FleetRecords {
     records: Records,
-    /// The store, if it is open for the records alone: it closes with them.
-    _store: Option<Mutex<Remote>>,
+    /// The store, which is open for them alone and closes with them.
+    _store: Mutex<Remote>,
 }
 
 impl FleetRecords {
     /// The records of a store that is open for them alone.
     pub(crate) fn of(store: Remote) -> FleetRecords {
-        FleetRecords { records: store.records(), _store: Some(Mutex::new(store)) }
+        FleetRecords { records: store.records(), _store: Mutex::new(store) }
     }
 }
 
@@ -314,7 +404,70 @@ mod tests {
         }
         let left = || fleet.records.list(KIND).unwrap().len();
         assert_eq!((fleet.lists(Duration::ZERO).unwrap().len(), left()), (0, 100), "there is no time");
-        assert_eq!((fleet.lists(Duration::from_secs(60)).unwrap().len(), left()), (0, 100 - LISTS_MAX));
+        assert_eq!((fleet.lists(Duration::from_secs(60)).unwrap().len(), left()), (0, 0));
+    }
+
+    /// A list with one prefix.
+    fn hot() -> Vec<HotPrefix> {
+        vec![HotPrefix { root: Identity([1; 32]), tokens: vec![7], uses: 1 }]
+    }
+
+    #[test]
+    fn lists_that_were_left_behind_keep_back_none_of_a_node_that_lives() {
+        let store = Arc::new(Memory::new(1 << 20, 16));
+        let ((_live, fleet), (_reading, reader)) = (node(&store, 1), node(&store, 1));
+        let left = rmp_serde::to_vec(&HotList { at_s: u64::MAX, prefixes: Vec::new() }).unwrap();
+        for number in 0..LISTS_MAX {
+            fleet.records.put(KIND, &format!("ended{number}-1-1"), 0, left.clone()).unwrap();
+        }
+        fleet.list(hot());
+        let lists = reader.lists(Duration::from_secs(60)).unwrap();
+        assert_eq!((lists.len(), lists[0].prefixes.len()), (LISTS_MAX, 1), "the latest is the first");
+    }
+
+    #[test]
+    fn a_model_that_goes_out_of_memory_leaves_no_list() {
+        let store = Arc::new(Memory::new(1 << 20, 16));
+        let (_reading, reader) = node(&store, 1);
+        let lists = || reader.records.list(KIND).unwrap().len();
+        for _ in 0..3 {
+            let (_remote, fleet) = node(&store, 1);
+            (0..2).for_each(|_| fleet.list(hot()));
+            assert_eq!(lists(), 1, "the newest");
+            fleet.forget();
+            // As of a report that was under way.
+            fleet.list(hot());
+            assert_eq!(lists(), 0);
+        }
+    }
+
+    #[test]
+    fn after_a_deletion_lists_that_nobody_renews_are_removed() {
+        let store = Arc::new(Memory::new(1 << 20, 16));
+        let (remote, fleet) = node(&store, 1);
+        let (records, all) = (fleet.records.clone(), HotLists::new(Arc::new(FleetRecords::of(remote))));
+        let now_s = unix_seconds();
+        let put = |name: &str, at_s: u64| {
+            records.put(KIND, &format!("{name}-{at_s}-1"), 0, Vec::new()).unwrap();
+        };
+        put("ended", now_s - UNRENEWED_S - 1);
+        put("killed", now_s - 1);
+        let names = || {
+            let names = records.list(KIND).unwrap();
+            let mut names: Vec<String> =
+                names.iter().map(|name| name.split('-').next().unwrap().to_owned()).collect();
+            names.sort_unstable();
+            names
+        };
+        all.sweep_at(now_s);
+        assert_eq!(names(), ["ended", "killed"], "nothing was deleted");
+        all.note_deletion();
+        all.sweep_at(now_s);
+        assert_eq!(names(), ["killed"], "it may still live");
+        put("lives", now_s + UNRENEWED_S);
+        all.sweep_at(now_s + UNRENEWED_S + 1);
+        assert_eq!(names(), ["lives"]);
+        assert_eq!(all.deleted_s.load(Ordering::Relaxed), 0, "and nobody asks any more");
     }
 
     #[test]

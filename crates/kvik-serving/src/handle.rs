@@ -1,9 +1,8 @@
 //! A handle on a running engine for the code that started it.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use kvik_engine::{engine::Engine, schedule::TenantPart};
-use kvik_memory::shared::SharedRecords;
 
 use super::fleet::Fleet;
 
@@ -25,11 +24,6 @@ impl Handle {
         self.engine.shutdown(grace);
     }
 
-    /// The records that it shares with other nodes in addition to blocks.
-    pub fn shared_records(&self) -> Option<Arc<dyn SharedRecords>> {
-        self.fleet.as_ref().map(Fleet::records)
-    }
-
     /// Whether the engine belongs to a fleet.
     pub fn is_node(&self) -> bool {
         self.fleet.is_some()
@@ -46,6 +40,13 @@ impl Handle {
     pub fn leave(&self, within: Duration) {
         if let Some(fleet) = &self.fleet {
             fleet.leave(&self.engine, within);
+        }
+    }
+
+    /// Takes back what was reported to other nodes, before the model goes out of memory.
+    pub fn forget(&self) {
+        if let Some(fleet) = &self.fleet {
+            fleet.forget();
         }
     }
 

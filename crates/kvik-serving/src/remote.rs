@@ -53,8 +53,8 @@ pub(crate) fn open(
     Ok(Some(OpenRemote { setup, waker, records, line }))
 }
 
-/// Opens the store that the flags name for its records alone, which the models of a server have in common; `None` if no
-/// store is configured.
+/// Opens the store that the flags name for its records alone, which a server needs for longer than any of its models;
+/// `None` if no store is configured.
 ///
 /// # Errors
 /// If the flags are invalid. An unreachable store is not an error.

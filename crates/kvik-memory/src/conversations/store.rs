@@ -76,6 +76,14 @@ impl Conversations {
         self.shelf.hear();
     }
 
+    /// Writes to the store that nodes share what it has not taken yet, once more, and releases what this node holds of
+    /// it. Waits for some seconds at most. The store gets later changes when this node runs again.
+    pub fn close(&self) {
+        if let Some(fleet) = &self.shelf.fleet {
+            fleet.queue.close();
+        }
+    }
+
     /// True if nodes share them, so that finding one may take time.
     pub fn are_shared(&self) -> bool {
         self.shelf.fleet.is_some()
@@ -185,9 +193,7 @@ impl Conversations {
 
 impl Drop for Conversations {
     fn drop(&mut self) {
-        if let Some(fleet) = &self.shelf.fleet {
-            fleet.queue.close();
-        }
+        self.close();
     }
 }
 

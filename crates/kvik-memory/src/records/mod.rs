@@ -637,6 +637,9 @@ mod tests {
         assert_eq!(Records::holder(dir.path()), None);
         std::thread::scope(|scope| {
             let second = scope.spawn(|| Records::open(dir.path(), long).is_ok());
+            // The second has found it locked by then.
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!second.is_finished(), "it waits");
             drop(first);
             assert!(second.join().unwrap(), "it waited");
         });

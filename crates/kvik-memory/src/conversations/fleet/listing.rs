@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::record::tenant_tag;
 use crate::clock::unix_seconds;
 use crate::conversations::head::ConversationKey;
 
@@ -21,8 +22,12 @@ pub(in crate::conversations) struct Listing {
     pub(in crate::conversations) read: Option<Instant>,
     /// Changes by the tag of the tenant.
     pub(in crate::conversations) of: BTreeMap<String, Changes>,
-    /// Deleted conversations.
+    /// Deleted conversations of which the store has a mark.
     pub(in crate::conversations) gone: BTreeMap<ConversationKey, Gone>,
+    /// When the records of names were last swept.
+    pub(in crate::conversations) swept: Option<Instant>,
+    /// The record of a name after which the next sweep begins.
+    pub(in crate::conversations) swept_to: String,
 }
 
 /// The mark of a deletion, as this process knows it.
@@ -39,6 +44,8 @@ pub(in crate::conversations) struct Gone {
 impl Listing {
     /// Notes the changes that were read just now.
     pub(in crate::conversations) fn note(&mut self, of: BTreeMap<String, Changes>) {
+        let has_mark = |key: &ConversationKey| of.get(&tenant_tag(&key.tenant))?.get(&key.id);
+        self.gone.retain(|key, _| has_mark(key).is_some());
         (self.of, self.read) = (of, Some(Instant::now()));
     }
 
@@ -64,6 +71,17 @@ impl Gone {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deletion_whose_mark_has_left_the_store_is_forgotten() {
+        let (mut listing, id) = (Listing::default(), "conv_1".to_owned());
+        let key = |tenant: &str| ConversationKey { tenant: tenant.to_owned(), id: id.clone() };
+        for tenant in ["a", "b"] {
+            listing.note_gone(&key(tenant), 1, 1);
+        }
+        listing.note(BTreeMap::from([(tenant_tag("a"), Changes::from([(id.clone(), vec![1])]))]));
+        assert_eq!(listing.gone.keys().collect::<Vec<_>>(), [&key("a")]);
+    }
 
     #[test]
     fn a_deletion_is_forgotten_when_both_clocks_say_that_it_is_old() {

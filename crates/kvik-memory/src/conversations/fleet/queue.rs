@@ -16,7 +16,8 @@ const TASKS_MAX: usize = 4096;
 const CLOSING_TIME: Duration = Duration::from_secs(5);
 /// Interval between renewals of leases. Answers may take longer than a lease.
 pub(in crate::conversations) const RENEWED: Duration = Duration::from_secs(20);
-/// Pause after the store did not answer.
+/// Pause after the store did not answer: longer than it is not asked after a failure, and short enough for one more
+/// attempt within [`CLOSING_TIME`].
 const RETRY: Duration = Duration::from_secs(2);
 
 pub(in crate::conversations) enum Task {
@@ -57,6 +58,8 @@ struct QueueState {
     renewed: Option<Instant>,
     is_busy: bool,
     is_closing: bool,
+    /// True once all that was left when the queue was closed is tried a last time.
+    had_last_try: bool,
     has_ended: bool,
 }
 
@@ -65,6 +68,7 @@ pub(in crate::conversations) struct Due {
     pub(in crate::conversations) tasks: VecDeque<Task>,
     pub(in crate::conversations) unwritten: BTreeSet<ConversationKey>,
     pub(in crate::conversations) renews: bool,
+    /// True for the last attempt at all that is left.
     pub(in crate::conversations) is_last: bool,
 }
 
@@ -90,11 +94,13 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Closes the queue. Waits a bounded time for the thread, which tries the remaining work once more and
-    /// ends.
+    /// Closes the queue. Waits a bounded time for the thread, which tries the remaining work once more, after the pause
+    /// that follows a failure, and ends. A queue that is closed already is not waited for again.
     pub(in crate::conversations) fn close(&self) {
         let mut state = self.lock();
-        state.is_closing = true;
+        if std::mem::replace(&mut state.is_closing, true) {
+            return;
+        }
         self.changed.notify_all();
         let (state, _) = self
             .changed
@@ -129,19 +135,27 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Waits for work.
+    /// Waits for work; `None` once the queue is closed and nothing is left to try.
     pub(in crate::conversations) fn next(&self) -> Option<Due> {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
-            let renewed = *state.renewed.get_or_insert(now);
-            let renews = now.duration_since(renewed) >= RENEWED;
-            let writes = state.has_late_work() && state.retry.is_none_or(|retry| now >= retry);
-            if state.is_closing || renews || writes || !state.tasks.is_empty() {
-                return Some(state.take(renews, writes));
-            }
-            let retry = state.retry.filter(|_| state.has_late_work());
-            let next = (renewed + RENEWED).min(retry.unwrap_or(renewed + RENEWED));
+            let next = if state.is_closing {
+                let last = state.last_try(now);
+                if now >= last {
+                    return state.take_last();
+                }
+                last
+            } else {
+                let renewed = *state.renewed.get_or_insert(now);
+                let renews = now.duration_since(renewed) >= RENEWED;
+                let writes = state.has_late_work() && state.retry.is_none_or(|retry| now >= retry);
+                if renews || writes || !state.tasks.is_empty() {
+                    return Some(state.take(renews, writes));
+                }
+                let retry = state.retry.filter(|_| state.has_late_work());
+                (renewed + RENEWED).min(retry.unwrap_or(renewed + RENEWED))
+            };
             let waited = self.changed.wait_timeout(state, next.saturating_duration_since(now));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -158,6 +172,27 @@ impl Queue {
         let mut state = self.lock();
         while !state.tasks.is_empty() || state.has_late_work() || state.is_busy {
             state.retry = None;
+            self.changed.notify_all();
+            state = self.changed.wait_timeout(state, Duration::from_millis(5)).unwrap().0;
+        }
+    }
+
+    /// Waits until what is left has failed, and waits for its next attempt.
+    #[cfg(test)]
+    pub(in crate::conversations) fn until_failed(&self) {
+        let mut state = self.lock();
+        while !state.tasks.is_empty() || !state.has_late_work() || state.is_busy || state.retry.is_none() {
+            state = self.changed.wait_timeout(state, Duration::from_millis(5)).unwrap().0;
+        }
+    }
+
+    /// Closes the queue and waits for its thread, whose last attempt waits for no pause.
+    #[cfg(test)]
+    pub(in crate::conversations) fn end_at_once(&self) {
+        let mut state = self.lock();
+        state.is_closing = true;
+        while !state.has_ended {
+            state.retry = Some(Instant::now());
             self.changed.notify_all();
             state = self.changed.wait_timeout(state, Duration::from_millis(5)).unwrap().0;
         }
@@ -179,13 +214,57 @@ impl QueueState {
             self.renewed = Some(Instant::now());
         }
         self.is_busy = true;
-        let is_last = self.is_closing;
         let (mut tasks, mut unwritten) = (VecDeque::new(), BTreeSet::new());
-        if writes || is_last {
+        if writes {
             tasks.append(&mut self.failed);
             unwritten.append(&mut self.unwritten);
         }
         tasks.append(&mut self.tasks);
-        Due { tasks, unwritten, renews, is_last }
+        Due { tasks, unwritten, renews, is_last: false }
+    }
+
+    /// Time of the last attempt of a closed queue. For a moment after a failure the store is not asked, and an attempt
+    /// would fail unasked. What was queued since the last round is there because its write has just failed.
+    fn last_try(&mut self, now: Instant) -> Instant {
+        if self.had_last_try || !self.has_late_work() {
+            return now;
+        }
+        *self.retry.get_or_insert(now + RETRY)
+    }
+
+    /// What is due of a closed queue: once all that is left, then only the tasks that this has queued in its turn.
+    fn take_last(&mut self) -> Option<Due> {
+        let is_last = !std::mem::replace(&mut self.had_last_try, true);
+        let is_due = is_last || !self.tasks.is_empty();
+        is_due.then(|| Due { is_last, ..self.take(false, is_last) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_attempt_is_made_after_the_pause_of_a_failure() {
+        let now = Instant::now();
+        let key = ConversationKey { tenant: "a".to_owned(), id: "conv_1".to_owned() };
+        let (failed, soon) = (BTreeSet::from([key]), now + RETRY / 2);
+        let closed = |unwritten: &BTreeSet<ConversationKey>, retry, had_last_try| QueueState {
+            unwritten: unwritten.clone(),
+            retry,
+            had_last_try,
+            is_closing: true,
+            ..QueueState::default()
+        };
+        for (unwritten, retry, had_last_try, expect) in [
+            (&failed, Some(soon), false, soon),
+            (&failed, None, false, now + RETRY),
+            (&failed, Some(now), false, now),
+            (&failed, Some(soon), true, now),
+            (&BTreeSet::new(), None, false, now),
+        ] {
+            let mut state = closed(unwritten, retry, had_last_try);
+            assert_eq!(state.last_try(now), expect, "{unwritten:?} {retry:?} {had_last_try}");
+        }
     }
 }

@@ -79,8 +79,8 @@ pub(in crate::conversations) struct NameClaim {
     pub(in crate::conversations) name: String,
     /// Id of the conversation; empty once the name is free.
     pub(in crate::conversations) id: String,
-    /// End of the time for which the claim also counts if the conversation was never written with this name. Unix
-    /// milliseconds.
+    /// End of the time for which the claim also counts if the conversation was never written with this name; of a free
+    /// name, the time since which it is free. Unix milliseconds.
     pub(in crate::conversations) until: u64,
 }
 

@@ -1,14 +1,24 @@
 //! Names of conversations: one record each, so that no two nodes give one name to two conversations of a tenant.
 //!
 //! A name is taken if the conversation in its record has that name, or while a node that has claimed it is about to
-//! write the conversation: the claim of a node that ends before lapses.
+//! write the conversation: the claim of a node that ends before lapses. The record of a free name stays for a week.
+
+use std::time::{Duration, Instant};
 
 use super::{ATTEMPTS, Result, Sharing};
 use crate::clock::unix_millis;
 use crate::conversations::error::ConversationError;
 use crate::conversations::fleet::record::{NAME, NameClaim, name_name};
+use crate::conversations::fleet::store::TOGETHER;
 use crate::conversations::head::ConversationKey;
 use crate::shared::SharedError;
+
+/// Time for which the record of a free name stays. A claim that is written while the record is being removed would be
+/// lost, and is most likely soon after the name was freed.
+const FREE_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Pause between sweeps of the records of free names, and maximum records that one of them reads.
+const SWEEPS: Duration = Duration::from_secs(3600);
+const SWEPT_MAX: usize = 256;
 
 /// Result of a claim.
 pub(super) enum Claimed {
@@ -61,12 +71,42 @@ impl Sharing<'_> {
             return Ok(());
         }
         // The record of a free name does not contain the name.
-        let free = NameClaim { name: String::new(), id: String::new(), until: 0 };
+        let free = NameClaim { name: String::new(), id: String::new(), until: unix_millis() };
         match self.store.put(NAME, &name_name(&key.tenant, name), version, &free) {
             // Another conversation has claimed it.
             Err(SharedError::Conflict { .. }) => Ok(()),
             released => released.map(drop),
         }
+    }
+
+    /// Removes the records of names that have been free for long, once an hour and some at a time.
+    pub(super) fn sweep_names(&self) {
+        let Some(after) = self.next_sweep() else { return };
+        let Ok(mut names) = self.store.list(NAME) else { return };
+        names.retain(|name| *name > after);
+        names.sort_unstable();
+        let are_more = names.len() > SWEPT_MAX;
+        names.truncate(SWEPT_MAX);
+        for some in names.chunks(TOGETHER) {
+            let found = self.store.ask_together(some, |name| self.store.get::<NameClaim>(NAME, name));
+            for (name, found) in some.iter().zip(found) {
+                if found.is_ok_and(|found| found.is_some_and(|(_, claim)| is_long_free(&claim))) {
+                    // What is left is found by a later sweep.
+                    let _ = self.store.delete(NAME, name.clone());
+                }
+            }
+        }
+        self.listing().swept_to = names.pop().filter(|_| are_more).unwrap_or_default();
+    }
+
+    /// The record after which a sweep that is due begins.
+    fn next_sweep(&self) -> Option<String> {
+        let (mut listing, now) = (self.listing(), Instant::now());
+        if listing.swept.is_some_and(|swept| now.duration_since(swept) < SWEEPS) {
+            return None;
+        }
+        listing.swept = Some(now);
+        Some(std::mem::take(&mut listing.swept_to))
     }
 
     /// True if no other node can have taken over the claim yet, even if the clocks differ by up to half a lease.
@@ -101,4 +141,9 @@ impl Sharing<'_> {
         let head = found.as_ref().and_then(|(_, shared)| shared.content()).map(|content| &content.head);
         Ok(head.is_some_and(|head| head.name.as_deref() == Some(&claim.name)))
     }
+}
+
+/// True if a name has been free for so long that its record is removed.
+fn is_long_free(claim: &NameClaim) -> bool {
+    claim.id.is_empty() && claim.until.saturating_add(FREE_FOR.as_millis() as u64) < unix_millis()
 }

@@ -73,9 +73,7 @@ impl Sharing<'_> {
     /// Renews all leases and claims. No writer has to wait for the store meanwhile: it can write a conversation without
     /// its lease.
     pub(super) fn renew(&self) {
-        let holds: Vec<_> =
-            self.fleet.holds().iter().map(|(key, hold)| (key.clone(), hold.clone())).collect();
-        for (key, hold) in holds {
+        for (key, hold) in self.held() {
             let (lease, claim) = {
                 let mut hold = lock(&hold);
                 (hold.lease.take(), hold.claim.take())
@@ -102,6 +100,19 @@ impl Sharing<'_> {
             Ok(version) => (version, renewed),
             Err(_) => (version, claim),
         }
+    }
+
+    /// Releases what this node still holds, because it ends. A turn that is written after all needs no lease.
+    pub(super) fn release_all(&self) {
+        for (key, hold) in self.held() {
+            if let Err(error) = self.release(&key, &hold) {
+                tracing::debug!("the lease of the conversation {} is left to lapse: {error}", key.id);
+            }
+        }
+    }
+
+    fn held(&self) -> Vec<(ConversationKey, Arc<Mutex<Hold>>)> {
+        self.fleet.holds().iter().map(|(key, hold)| (key.clone(), hold.clone())).collect()
     }
 
     /// Releases the lease and the claim of a hold that was not written.

@@ -25,7 +25,7 @@ const HEARING: Duration = Duration::from_secs(5);
 
 impl Shelf {
     /// Applies what other nodes have done to conversations of which this node has a copy, or had one: above all it hears
-    /// of deletions, of which no request has to ask.
+    /// of deletions, of which no request has to ask. Removes what is left of names that have been free for long.
     pub(in crate::conversations) fn hear(&self) {
         let Some(sharing) = self.sharing_in_background() else { return };
         // Read before the lock is taken, on which requests wait.
@@ -38,6 +38,7 @@ impl Shelf {
             changed.retain(|(key, _)| self.heads().has_copy(key));
             sharing.read_heads(&changed, until);
         }
+        sharing.sweep_names();
     }
 }
 
@@ -91,7 +92,7 @@ impl Sharing<'_> {
         unknown.collect()
     }
 
-    fn listing(&self) -> MutexGuard<'_, Listing> {
+    pub(super) fn listing(&self) -> MutexGuard<'_, Listing> {
         self.fleet.listing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

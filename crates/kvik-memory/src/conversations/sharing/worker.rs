@@ -39,15 +39,11 @@ impl Drop for Ended {
     }
 }
 
-/// Does the due work until the queue is closed or the shelf is dropped.
+/// Does the due work until the queue is closed and nothing is left, or the shelf is dropped.
 fn work(queue: &Queue, shelf: &Weak<Shelf>) {
     while let Some(due) = queue.next() {
         let Some(shelf) = shelf.upgrade() else { return };
-        let is_last = due.is_last;
         queue.done(shelf.sharing_in_background().map_or_else(Failed::default, |sharing| sharing.work(due)));
-        if is_last {
-            return;
-        }
     }
 }
 
@@ -77,6 +73,9 @@ impl Sharing<'_> {
             keep_leases();
             !self.write_late(key)
         });
+        if due.is_last {
+            self.release_all();
+        }
         failed
     }
 

@@ -89,6 +89,18 @@ async fn chat(server: &Server, reference: &str, text: &str) -> (StatusCode, Valu
     send(server, "POST", CHAT, json!({"messages": messages, "kvik": {"conversation": reference}})).await
 }
 
+/// As of one that was killed while it used the conversation.
+#[tokio::test]
+async fn after_a_deletion_the_lists_of_nodes_that_have_ended_are_gone() {
+    let store: Arc<Store> = Arc::default();
+    let server = node(&store);
+    store.put("hot-prompts", "0123-1700000000-1", 0, Vec::new()).unwrap();
+    chat(&server, "trip", "I am in Oslo.").await;
+    let (_, deleted) = send(&server, "DELETE", &format!("{ALL}/trip"), Value::Null).await;
+    assert_eq!(deleted["deleted"], json!(true), "{deleted}");
+    assert_eq!(store.list("hot-prompts").unwrap(), [""; 0]);
+}
+
 #[tokio::test]
 async fn a_turn_at_another_server_goes_on() {
     let store = Arc::default();

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::shared::{SharedError, SharedRecord, SharedRecords};
+
+/// How long the remote cache is not asked after a failure.
+const REST: Duration = Duration::from_secs(1);
 
 /// Records of the store.
 #[derive(Default)]
@@ -15,6 +18,9 @@ pub(super) struct Memory(pub(super) Mutex<BTreeMap<(String, String), SharedRecor
 pub(super) struct Link {
     pub(super) store: Arc<Memory>,
     pub(super) is_down: AtomicBool,
+    /// The store is not asked for a while after it was down.
+    pub(super) rests: AtomicBool,
+    rest_until: Mutex<Option<Instant>>,
     /// Puts are stored, and the node gets an error.
     pub(super) loses_answers: AtomicBool,
     /// Kind of records of which the next put fails.
@@ -29,6 +35,8 @@ impl Link {
         Arc::new(Link {
             store: store.clone(),
             is_down: AtomicBool::default(),
+            rests: AtomicBool::default(),
+            rest_until: Mutex::default(),
             loses_answers: AtomicBool::default(),
             refuses: Mutex::default(),
             delay_ms: AtomicU64::default(),
@@ -47,10 +55,15 @@ impl Link {
         name: &str,
         call: impl FnOnce(&mut BTreeMap<(String, String), SharedRecord>) -> Result<T, SharedError>,
     ) -> Result<T, SharedError> {
+        if self.rest_until.lock().unwrap().is_some_and(|until| Instant::now() < until) {
+            return Err(SharedError::Down);
+        }
         self.calls.fetch_add(1, Ordering::SeqCst);
         assert!(name.len() <= 120 && !kind.is_empty(), "{kind} {name}");
         std::thread::sleep(Duration::from_millis(self.delay_ms.load(Ordering::SeqCst)));
         if self.is_down.load(Ordering::SeqCst) {
+            let rest = self.rests.load(Ordering::SeqCst).then(|| Instant::now() + REST);
+            *self.rest_until.lock().unwrap() = rest;
             return Err(SharedError::Down);
         }
         call(&mut self.store.0.lock().unwrap())
