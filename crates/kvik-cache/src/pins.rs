@@ -63,6 +63,11 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
+    /// Whether nothing is pinned.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_node.is_empty()
+    }
+
     /// The nodes at which pins end.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> {
         self.by_node.keys().copied()

@@ -22,6 +22,9 @@ pub struct CacheStats {
     pub places_evictable: usize,
     /// Places where sequences can resume, for layers with windows or states.
     pub places: usize,
+    /// Blocks that running sequences use: owned, shared, or withheld for them. What is only cached, pinned or continued by
+    /// a derived namespace is not in use.
+    pub in_use: usize,
     /// Maximum number of pinned blocks.
     pub pinned_max: usize,
     /// Nodes of the prefix tree, roots included.

@@ -165,17 +165,22 @@ impl Cache {
     }
 
     /// A node is locked once for every lease, pin and derived namespace that ends at it or below it, and counts the leases
-    /// for copies among them.
+    /// for copies among them, and the pins and derived namespaces.
     fn check_locks(&self) -> Result<(), Violation> {
         let tables = || self.sequences.values();
         let bases = self.roots.values().filter_map(|&root| self.radix.arena[root].parent);
-        let locks = self.paths_to(tables().map(Table::lease).chain(self.pins.nodes()).chain(bases));
+        let holders: Vec<NodeId> = self.pins.nodes().chain(bases).collect();
+        let locks = self.paths_to(tables().map(Table::lease).chain(holders.iter().copied()));
         let copies = self.paths_to(tables().filter(|table| table.is_copy()).map(Table::lease));
+        let holds = self.paths_to(holders.into_iter());
+        let mut held = 0;
         for (id, node) in self.radix.arena.iter() {
-            let counted = [&locks, &copies].map(|ends| ends.get(&id).copied().unwrap_or(0));
-            let held = [node.locks, node.copies];
-            ensure!(held == counted, "{id:?} has {held:?} locks, and for copies, and {counted:?} leases");
+            let counted = [&locks, &copies, &holds].map(|ends| ends.get(&id).copied().unwrap_or(0));
+            let locked = [node.locks, node.copies, node.holds];
+            ensure!(locked == counted, "{id:?} has {locked:?} locks, for copies, and holds, of {counted:?}");
+            held += node.held_blocks();
         }
+        ensure!(held == self.radix.held(), "{held} blocks that are only held count as {}", self.radix.held());
         Ok(())
     }
 
@@ -301,7 +306,7 @@ impl Cache {
         let places = &self.radix.places;
         let mut users = vec![0; places.users().len()];
         let mut states = FxHashSet::default();
-        let mut withheld = 0;
+        let (mut withheld, mut units) = (0, 0);
         for (&seq, table) in &self.sequences {
             let held = table.blocks()[table.parts_from()..].iter();
             held.for_each(|block| users.get_mut(block.index()).into_iter().for_each(|users| *users += 1));
@@ -314,7 +319,7 @@ impl Cache {
         let mut of_tenants: FxHashMap<TenantId, usize> = FxHashMap::default();
         for (id, place) in places.all() {
             place.parts.iter().for_each(|block| users[block.index()] += 1);
-            withheld += place.units;
+            units += place.units;
             let yields = if place.keepers == 0 { place.units } else { 0 };
             evictable += yields;
             *of_tenants.entry(place.lane.tenant).or_default() += yields;
@@ -338,6 +343,8 @@ impl Cache {
                 "{own} evictable of {tenant:?} are counted otherwise"
             );
         }
+        ensure!(units == places.units(), "{units} blocks of places are counted otherwise");
+        withheld += units;
         let counted = self.pool.withheld();
         ensure!(withheld == counted, "{withheld} blocks' worth are withheld as {counted}");
         self.check_keepers()

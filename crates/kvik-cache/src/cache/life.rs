@@ -122,6 +122,16 @@ impl Cache {
         self.drop_expired();
     }
 
+    /// The caller's clock, as it was [set](Cache::set_now) last.
+    pub fn now(&self) -> Duration {
+        self.radix.now
+    }
+
+    /// When the next time to live ends of a prefix that nobody uses, on the caller's clock.
+    pub fn next_expiry(&self) -> Option<Duration> {
+        self.radix.evictor.next_expiry()
+    }
+
     /// Returns how much of `prompt` is cached, and why not more. Changes nothing, not even recency.
     pub fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
         let root = self.roots[&namespace];
@@ -134,19 +144,16 @@ impl Cache {
         Match { tokens: walk.tokens, stop, evicted }
     }
 
-    /// The longest time to live that users of a cached prefix of whole blocks ask for: `asked`, and what those that have
-    /// ended asked for. `None` is for ever.
-    pub fn longest_ttl(
-        &self,
-        namespace: NamespaceId,
-        prefix: &[Token],
-        asked: Option<Duration>,
-    ) -> Option<Duration> {
-        let walk = self.radix.walk(self.roots[&namespace], prefix);
-        if walk.tokens < prefix.len() || walk.partial.is_some() {
+    /// The longest time to live that users of a running sequence's block number `index` ask for: `asked`, and if it is
+    /// published what those that have ended asked for. `None` is for ever.
+    pub fn longest_ttl(&self, seq: SeqId, index: usize, asked: Option<Duration>) -> Option<Duration> {
+        let table = self.running(seq);
+        if index >= table.shared().len() {
             return asked;
         }
-        let ended = self.radix.arena[walk.node].life.keep.ttl;
+        let own_path = self.radix.own_path(table.lease());
+        let Some(node) = self.node_on(own_path, index) else { return asked };
+        let ended = self.radix.arena[node].life.keep.ttl;
         ended.zip(asked).map(|(ended, asked)| ended.max(asked))
     }
 
@@ -286,6 +293,7 @@ impl Cache {
             withheld: self.pool.withheld(),
             places_evictable: self.radix.places.evictable(),
             places: self.radix.places.len(),
+            in_use: self.in_use(),
             pinned: self.radix.pinned(),
             pinned_max: self.pinned_max,
             nodes: self.radix.nodes(),
@@ -295,12 +303,22 @@ impl Cache {
         }
     }
 
+    fn in_use(&self) -> usize {
+        let shared = self.pool.shared() - self.radix.evictable() - self.radix.held();
+        self.pool.owned() + shared + self.pool.withheld() - self.radix.places.units()
+    }
+
     /// The end of the whole blocks of `tokens`, when there are any and all are cached: a node, and how many of its
     /// blocks.
     pub(super) fn whole_prefix(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<(NodeId, usize)> {
         let whole = whole_blocks(tokens);
         let walk = self.radix.walk(self.roots[&namespace], whole);
         (walk.tokens == whole.len() && walk.blocks > 0).then_some((walk.node, walk.blocks))
+    }
+
+    /// The node that holds block number `index`, on a path upwards from a later block.
+    pub(super) fn node_on(&self, mut path: impl Iterator<Item = NodeId>, index: usize) -> Option<NodeId> {
+        path.find(|&id| self.radix.arena[id].depth as usize <= index)
     }
 
     pub(super) fn running(&self, seq: SeqId) -> &Table {

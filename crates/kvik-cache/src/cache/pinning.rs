@@ -25,7 +25,7 @@ impl Cache {
         let node = self.radix.cut(node, blocks);
         if self.pins.add(node) {
             self.radix.pin_path(node);
-            self.radix.lock_path(node);
+            self.radix.hold_path(node);
             self.keep_places(node, true);
         }
         Ok(true)
@@ -116,6 +116,10 @@ impl Cache {
 
     /// The node that ends with the whole blocks of `tokens`, if these are pinned.
     fn pinned_end(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<NodeId> {
+        // Every running sequence asks in every step, and the walk reads its whole prompt.
+        if self.pins.is_empty() {
+            return None;
+        }
         let (node, blocks) = self.whole_prefix(namespace, tokens)?;
         let ends = blocks == self.radix.arena[node].blocks().len();
         (ends && self.pins.contains(node)).then_some(node)
@@ -150,7 +154,7 @@ impl Cache {
             if self.pins.remove(node) {
                 self.keep_places(node, false);
                 self.radix.unpin_path(node);
-                self.radix.unlock_path(node);
+                self.radix.release_path(node);
             }
         }
         let namespaces: Vec<NamespaceId> =
@@ -225,6 +229,46 @@ mod tests {
         assert_eq!(cache.unpin_all(None).len(), 3);
         assert_eq!((cache.stats().pinned, cache.stats().evictable), (0, cache.stats().shared));
         cache.check().unwrap();
+    }
+
+    /// Routers read it as load: a node that only keeps pinned prompts is idle.
+    #[test]
+    fn what_is_only_pinned_or_continued_is_not_in_use() {
+        let (mut cache, public) = cache();
+        let base = tokens(0, 96);
+        run(&mut cache, public, &base);
+        cache.pin(public, &base).unwrap();
+        let derived = cache.derive_namespace(public, &base, &named(1)).unwrap();
+        let own = [base.clone(), tokens(500, 40)].concat();
+        run(&mut cache, derived, &own);
+        cache.pin(derived, &own).unwrap();
+        let in_use = |cache: &Cache| (cache.stats().in_use, cache.stats().evictable);
+        assert_eq!(in_use(&cache), (0, 1), "all but the last block is pinned");
+        let (seq, reuse_max, positions) = (SeqId(1), 128, own.len());
+        let (prompt, lifetime) = (&own[..], Lifetime::default());
+        cache.admit(Admission { seq, namespace: derived, prompt, reuse_max, positions, lifetime }).unwrap();
+        assert_eq!(cache.stats().in_use, 9, "a sequence uses the whole prompt");
+        cache.check().unwrap();
+        cache.finish(seq, &own);
+        assert!(cache.unpin(public, &base));
+        assert_eq!(in_use(&cache), (0, 1), "the derived namespace keeps it");
+        assert_eq!(cache.unpin_all(None).len(), 1);
+        assert!(cache.drop_derived(derived));
+        assert_eq!(in_use(&cache), (0, 6));
+        cache.check().unwrap();
+    }
+
+    /// A dropped namespace has no root to walk from, which shows that nobody walks.
+    #[test]
+    fn without_any_pin_no_prompt_is_walked() {
+        let (mut cache, namespace) = cache();
+        run(&mut cache, namespace, &tokens(0, 64));
+        cache.pin(namespace, &tokens(0, 64)).unwrap();
+        assert!(cache.is_pinned(namespace, &tokens(0, 70)) && !cache.is_pinned(namespace, &tokens(0, 48)));
+        assert!(cache.unpin(namespace, &tokens(0, 64)));
+        cache.clear(Some(namespace));
+        assert_eq!(cache.drop_namespaces(|id| id == namespace).len(), 1);
+        assert!(!cache.is_pinned(namespace, &tokens(0, 64)) && !cache.unpin(namespace, &tokens(0, 64)));
     }
 
     #[test]

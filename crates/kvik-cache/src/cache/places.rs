@@ -224,8 +224,8 @@ impl Cache {
 
     /// The node of a sequence's published block of this index.
     fn node_at(&self, seq: SeqId, index: usize) -> NodeId {
-        let mut path = self.radix.path_up(self.running(seq).lease());
-        path.find(|&id| self.radix.arena[id].depth as usize <= index).expect("the block is in the tree")
+        let path = self.radix.path_up(self.running(seq).lease());
+        self.node_on(path, index).expect("the block is in the tree")
     }
 
     /// The blocks whose windowed parts a place in the block of this index holds; `None` when the sequence lacks some.

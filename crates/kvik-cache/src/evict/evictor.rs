@@ -137,6 +137,11 @@ impl Evictor {
         self.lanes.range_mut(lanes_of(tenant)).find_map(|(_, ranking)| ranking.victim(context))
     }
 
+    /// When the first time to live of a leaf ends.
+    pub(crate) fn next_expiry(&self) -> Option<Duration> {
+        self.expiries.first().map(|&(expires, _)| expires)
+    }
+
     /// A leaf whose time to live has ended.
     pub(crate) fn expired(&self, now: Duration) -> Option<NodeId> {
         self.expiries.first().filter(|&&(expires, _)| expires <= now).map(|&(_, leaf)| leaf)

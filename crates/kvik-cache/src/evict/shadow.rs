@@ -67,6 +67,8 @@ impl Shadow {
             let used_ms = request.ended_ms;
             let facts = Facts { used: at, used_ms, born: at, reuses, rhythm, depth, blocks: 1 };
             end = Some(match self.places.get(&used.block) {
+                // Another block with this fingerprint, which is no secret: the rest does not follow that one.
+                Some(&place) if self.kept[place].before != end => break,
                 Some(&place) => self.reuse(place, facts),
                 None => self.admit(used.block, facts, end),
             });
@@ -133,7 +135,8 @@ impl Shadow {
     }
 
     fn evict(&mut self, context: Context<'_>) {
-        let leaf = self.ranking.victim(context).expect("a full shadow has a leaf");
+        // A full shadow has a leaf. If not, what it measures is wrong, and the cache is not.
+        let Some(leaf) = self.ranking.victim(context) else { return self.clear() };
         let Kept { block, facts, before, .. } = self.kept[leaf.index()];
         self.places.remove(&block);
         self.ghosts.remember(block, Ghost::new(Duration::ZERO, Cause::Evicted(self.policy), facts.reuses));
@@ -152,6 +155,14 @@ impl Shadow {
         }
     }
 
+    /// Begins anew with no block.
+    fn clear(&mut self) {
+        self.ranking = self.policy.ranking();
+        self.places.clear();
+        self.kept.clear();
+        self.free.clear();
+    }
+
     /// Shortens a leaf by its last block, preserving its rank: the block before moves to its slot.
     fn shorten(&mut self, leaf: NodeId, before: usize) {
         self.ranking.shrink(leaf, 1);
@@ -161,5 +172,53 @@ impl Shadow {
         self.kept[leaf.index()] = kept;
         self.places.insert(kept.block, leaf.index());
         self.free.push(before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::evict::rhythm::Rhythm;
+
+    /// A request for these blocks, the first of the prompt first, whose last block is used at this time.
+    fn request(names: &[u32], at: u64) -> Request {
+        let deepest_first = names.iter().enumerate().rev().zip(at..);
+        let uses = deepest_first.map(|((depth, &name), at)| BlockUse {
+            block: Fingerprint::UNUSED.child(&[name]),
+            depth: depth as u32,
+            at,
+            rhythm: Rhythm::default(),
+        });
+        Request { started_ms: at, ended_ms: at, uses: uses.collect() }
+    }
+
+    /// Prompts can be computed in which different blocks have the same fingerprint.
+    #[test]
+    fn blocks_with_the_same_fingerprint_leave_no_leaf_unranked() {
+        let prompts: [&[u32]; 5] = [&[1, 2, 1], &[1, 3, 1, 4], &[5, 1], &[5, 6, 5], &[7, 6]];
+        for policy in Policy::CANDIDATES {
+            let (mut shadow, sample) = (Shadow::new(policy, 16), Sample::new(16));
+            for (prompt, at) in prompts.iter().cycle().take(50).zip((0..).step_by(10)) {
+                for capacity in [3, 1] {
+                    shadow.note(&request(prompt, at), capacity, &sample);
+                    assert!(shadow.places.len() <= capacity);
+                    let leaves = shadow.places.values().filter(|&&place| shadow.kept[place].children == 0);
+                    let leaves: BTreeSet<NodeId> = leaves.map(|&place| NodeId(place as u32)).collect();
+                    assert_eq!(leaves, shadow.ranking.leaves().into_iter().collect(), "{}", policy.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_no_order_is_forgotten() {
+        let (mut shadow, sample) = (Shadow::new(Policy::Lru, 16), Sample::new(16));
+        shadow.note(&request(&[1], 1), 1, &sample);
+        shadow.ranking = Policy::Lru.ranking();
+        shadow.note(&request(&[2], 2), 0, &sample);
+        assert!(shadow.places.is_empty());
+        assert_eq!([3, 4].map(|at| shadow.note(&request(&[2], at), 1, &sample)), [0, 1]);
     }
 }

@@ -19,6 +19,8 @@ use crate::ids::{NamespaceId, TenantId};
 const DEMAND: Duration = Duration::from_secs(600);
 /// A positive floor close to 0, since it is a divisor.
 const FLOOR_MIN: f64 = 1e-9;
+/// Weight of a tenant that is gone, which makes way for every other. Not 0 for the same reason.
+const GONE: f64 = 1e-30;
 
 /// The tenant of a namespace, and its share of the space.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -109,6 +111,12 @@ impl Shares {
         self.tenants[to].share = share;
         self.tenants[from].lose(moved);
         self.tenants[to].gain(moved);
+    }
+
+    /// Takes back the shares of all tenants but tenant 0, to which namespaces of nobody belong.
+    pub(crate) fn withdraw(&mut self) {
+        let tenants = self.tenants.iter_mut().filter(|tenant| tenant.share.tenant != TenantId(0));
+        tenants.for_each(|tenant| tenant.share.weight = GONE);
     }
 
     fn index_of(&mut self, share: Share) -> usize {
@@ -275,6 +283,20 @@ mod tests {
         let victims = |from: usize, count| claims[from].victims(count, claims.get(from + 1));
         // From 10 to 5: at 6 both have equal excess, and the lower id comes first.
         assert_eq!((victims(0, 100), victims(0, 3), victims(1, 4)), (5, 3, 4));
+    }
+
+    #[test]
+    fn a_tenant_whose_share_is_taken_back_yields_first_until_it_is_set_again() {
+        let mut shares = shares(&[(1.0, 2), (0.001, 900)]);
+        let first = |shares: &Shares| shares.victim_tenants(Duration::ZERO, |_| 0)[0].tenant;
+        assert_eq!(first(&shares), TenantId(2));
+        shares.withdraw();
+        let share = |tenant, weight| Share { tenant, weight, quota_blocks: None, pinned_max: None };
+        shares.set(NamespaceId(1), share(TenantId(2), 0.001), Holding::default());
+        assert_eq!(first(&shares), TenantId(1));
+        shares.set(NamespaceId(0), share(TenantId(1), 1.0), Holding::default());
+        assert_eq!(first(&shares), TenantId(2));
+        assert_eq!(shares.all()[0].share.weight, 1.0, "tenant 0 is never gone");
     }
 
     #[test]

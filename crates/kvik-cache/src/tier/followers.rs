@@ -27,8 +27,8 @@ impl Tier {
     pub fn index_followers(&mut self) {
         self.followers = u32::try_from(self.slots.len()).ok().and_then(FollowerIndex::new);
         let first = self.used().filter(|(_, record)| self.index.slot(&record.parent).is_none());
-        let mut slots = self.reached(first.map(|(slot, _)| slot).collect());
-        slots.iter().for_each(|&slot| self.link(slot));
+        let first = first.map(|(slot, _)| slot).collect();
+        let mut slots = self.link_from(first);
         // The most recently used is found first.
         self.sort_by_use(&mut slots);
         slots.into_iter().for_each(|slot| self.note_text(slot));
@@ -42,35 +42,66 @@ impl Tier {
         self.followers.as_ref()?.find(*root, tokens, most, &Text { slots: &self.slots, now_s })
     }
 
-    /// Notes a block that was stored in a slot; its descendants, unreachable since its earlier loss, become
-    /// reachable again.
-    pub(super) fn follow(&mut self, slot: SlotId) {
-        if self.followers.is_some() {
-            let slots = self.reached(vec![slot]);
-            slots.iter().for_each(|&slot| self.link(slot));
-            slots.into_iter().for_each(|slot| self.note_text(slot));
+    /// Notes blocks that were stored in slots, those that have not been noted; their descendants, unreachable since
+    /// an earlier loss, become reachable again.
+    pub(super) fn follow(&mut self, stored: &[SlotId]) {
+        if self.followers.is_none() {
+            return;
         }
+        let is_new = |slot: &SlotId| self.slots[slot.index()].record.is_some() && !self.is_linked(*slot);
+        let new: Vec<SlotId> = stored.iter().copied().filter(is_new).collect();
+        // Descendants that were stored before them are linked as the beginnings of prefixes.
+        new.iter().for_each(|&slot| self.unfollow(slot));
+        let first = new.into_iter().filter(|&slot| self.is_reachable(slot)).collect();
+        let slots = self.link_from(first);
+        slots.into_iter().for_each(|slot| self.note_text(slot));
     }
 
-    /// Notes that a block leaves its slot, which is reused: its descendants are unreachable without it.
+    /// Notes that a block leaves its slot, which is reused: its descendants are unreachable without it. Behind one
+    /// that is unreachable already, all are.
     pub(super) fn unfollow(&mut self, slot: SlotId) {
         let Some(mut followers) = self.followers.take() else { return };
-        followers.remove(self.reached(vec![slot]).into_iter().map(number));
+        let mut linked = vec![slot];
+        while let Some(slot) = linked.pop() {
+            #[cfg(test)]
+            self.count_visit();
+            followers.remove([number(slot)]);
+            let children = self.index.children(&self.record(slot).identity);
+            linked.extend(children.filter(|&child| followers.get(number(child)).namespace.is_some()));
+        }
         self.followers = Some(followers);
     }
 
-    /// The given slots and those of all their descendants, parents before children. Cycles, which a file may
-    /// contain, are never reached.
-    fn reached(&self, mut reached: Vec<SlotId>) -> Vec<SlotId> {
-        self.sort_by_use(&mut reached);
+    /// Links the given slots and those of all their descendants, and returns them, parents before children. Cycles,
+    /// which a file may contain, are never reached.
+    fn link_from(&mut self, mut slots: Vec<SlotId>) -> Vec<SlotId> {
+        self.sort_by_use(&mut slots);
         let mut next = 0;
-        while let Some(&slot) = reached.get(next).filter(|_| reached.len() <= self.slots.len()) {
+        while let Some(&slot) = slots.get(next).filter(|_| slots.len() <= self.slots.len()) {
+            #[cfg(test)]
+            self.count_visit();
+            self.link(slot);
             let mut children: Vec<SlotId> = self.index.children(&self.record(slot).identity).collect();
             self.sort_by_use(&mut children);
-            reached.append(&mut children);
+            slots.append(&mut children);
             next += 1;
         }
-        reached
+        slots
+    }
+
+    /// Whether a block begins a prefix or follows a block that is linked.
+    fn is_reachable(&self, slot: SlotId) -> bool {
+        let before = self.index.slot(&self.record(slot).parent);
+        before.is_none_or(|before| self.is_linked(before))
+    }
+
+    fn is_linked(&self, slot: SlotId) -> bool {
+        self.followers.as_ref().is_some_and(|followers| followers.get(number(slot)).namespace.is_some())
+    }
+
+    #[cfg(test)]
+    fn count_visit(&mut self) {
+        self.visits += 1;
     }
 
     fn link(&mut self, slot: SlotId) {
@@ -191,7 +222,7 @@ mod tests {
         store(&mut tier, OURS, &prompt, 0);
         let slots = tier.find(&root(OURS as u8), &prompt, 0).slots;
         tier.pin_for_reading(&slots[..2]);
-        tier.unpin_after_reading(slots[1], Some(false));
+        assert!(tier.unpin_after_reading(slots[1], Some(false)));
         tier.check().unwrap();
         assert_eq!(find(&tier, OURS, &prompt[..5]), prompt[5..16]);
         store(&mut tier, THEIRS, &(100..120).collect::<Vec<Token>>(), 0);

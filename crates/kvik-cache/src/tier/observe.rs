@@ -26,6 +26,8 @@ impl Tier {
         let mut changed = BTreeSet::new();
         let mut waiting: Vec<Observed> = observed.into_iter().collect();
         waiting.retain(|observed| !self.observe_slot(observed, &mut changed));
+        // All at once: those that follow each other may have been observed in any order.
+        self.follow(&changed.iter().copied().collect::<Vec<SlotId>>());
         self.free.retain(|slot| !changed.contains(slot));
         let free = changed.into_iter().rev().filter(|slot| self.slots[slot.index()].state == State::Free);
         self.free.extend(free);
@@ -48,6 +50,12 @@ impl Tier {
         Some((root, tokens))
     }
 
+    /// The slot of the block before the one in a slot.
+    pub fn before(&self, slot: SlotId) -> Option<SlotId> {
+        let record = self.slots.get(slot.index())?.record.as_ref()?;
+        self.index.slot(&record.parent)
+    }
+
     /// Returns whether an observation needs no more attention.
     fn observe_slot(&mut self, observed: &Observed, changed: &mut BTreeSet<SlotId>) -> bool {
         let &Observed { slot, record } = observed;
@@ -61,9 +69,10 @@ impl Tier {
         if moved.is_some_and(|from| self.slots[from.index()].state != State::Stored) {
             return false;
         }
-        for emptied in [Some(slot), moved].into_iter().flatten() {
+        changed.extend(moved.into_iter().chain([slot]));
+        let emptied = if record.is_none() { Some(slot) } else { moved };
+        if let Some(emptied) = emptied {
             self.forget(emptied);
-            changed.insert(emptied);
         }
         if let Some(record) = record {
             self.hold(slot, record, State::Stored);
@@ -117,6 +126,7 @@ mod tests {
     #[test]
     fn a_tier_holds_what_was_observed_last() {
         let (mut tier, mut twin) = (Tier::new(SLOTS), BTreeMap::<SlotId, Identity>::new());
+        tier.index_followers();
         let mut random = 7_u64;
         let mut below = |end: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -167,6 +177,7 @@ mod tests {
             [1, 2, 4, 9].iter().flat_map(|number| (0..16).map(move |at| number * 100 + at)).collect();
         assert_eq!(tokens, expected);
         assert_eq!((tier.path(SlotId(1)), tier.path(SlotId(99))), (None, None));
+        assert_eq!([0, 3, 1, 99].map(|slot| tier.before(SlotId(slot))), [Some(SlotId(4)), None, None, None]);
         tier.observe([Observed { slot: SlotId(2), record: None }]);
         assert_eq!(tier.path(SlotId(0)).unwrap().0, record(2).identity, "the rest is not there");
     }

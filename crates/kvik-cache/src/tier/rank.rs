@@ -10,6 +10,9 @@ use rustc_hash::FxHashMap;
 
 use super::record::SlotId;
 
+/// Weight of an owner that is gone, which makes way for every other. Not 0, since it is a divisor.
+const GONE: f64 = 1e-30;
+
 /// A tenant's share of the tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskShare {
@@ -38,31 +41,61 @@ struct Owner {
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
     owners: FxHashMap<u64, Owner>,
+    /// The owners with more slots than their maximum.
+    beyond: BTreeSet<u64>,
+    /// Whether owners whose share is not set are gone.
+    are_withdrawn: bool,
 }
 
 impl Ranks {
     pub(super) fn set_share(&mut self, owner: u64, share: DiskShare) {
-        self.owners.entry(owner).or_default().share = share;
+        self.owner(owner).share = share;
+        self.note_beyond(owner);
+    }
+
+    /// Takes back the shares of all owners but 0, which stands for no tenant: those that are not set again are gone.
+    pub(super) fn withdraw_shares(&mut self) {
+        self.are_withdrawn = true;
+        let tenants = self.owners.iter_mut().filter(|(owner, _)| **owner != 0);
+        tenants.for_each(|(_, owner)| owner.share.weight = GONE);
+    }
+
+    fn owner(&mut self, owner: u64) -> &mut Owner {
+        let share = DiskShare::default();
+        let weight = if self.are_withdrawn && owner != 0 { GONE } else { share.weight };
+        let new = || Owner { share: DiskShare { weight, ..share }, ..Owner::default() };
+        self.owners.entry(owner).or_insert_with(new)
     }
 
     /// Counts a slot of `owner`.
     pub(super) fn add_slot(&mut self, owner: u64) {
-        self.owners.entry(owner).or_default().slots += 1;
+        self.owner(owner).slots += 1;
+        self.note_beyond(owner);
     }
 
     /// Undoes [`add_slot`](Ranks::add_slot).
     pub(super) fn remove_slot(&mut self, owner: u64) {
-        self.owners.entry(owner).or_default().slots -= 1;
+        self.owner(owner).slots -= 1;
+        self.note_beyond(owner);
+    }
+
+    /// Notes whether `owner` has more slots than its maximum.
+    fn note_beyond(&mut self, owner: u64) {
+        let beyond = |owner: &Owner| owner.share.slots_max.is_some_and(|max| owner.slots > max);
+        match self.owners.get(&owner).is_some_and(beyond) {
+            true => self.beyond.insert(owner),
+            false => self.beyond.remove(&owner),
+        };
     }
 
     /// Ranks a leaf by its last use.
     pub(super) fn insert(&mut self, owner: u64, stamp: u64, slot: SlotId) {
-        self.owners.entry(owner).or_default().leaves.insert((stamp, slot));
+        self.owner(owner).leaves.insert((stamp, slot));
     }
 
     /// Removes a leaf, if it is ranked.
     pub(super) fn remove(&mut self, owner: u64, stamp: u64, slot: SlotId) {
-        self.owners.entry(owner).or_default().leaves.remove(&(stamp, slot));
+        self.owner(owner).leaves.remove(&(stamp, slot));
     }
 
     /// Slots of a tenant.
@@ -80,6 +113,11 @@ impl Ranks {
     /// The least recently used leaf of `owner`.
     pub(super) fn oldest_of(&self, owner: u64) -> Option<SlotId> {
         self.owners.get(&owner)?.oldest()
+    }
+
+    /// The least recently used leaf of an owner with more slots than its maximum, of those that have a leaf.
+    pub(super) fn oldest_beyond_share(&self) -> Option<SlotId> {
+        self.beyond.iter().find_map(|&owner| self.oldest_of(owner))
     }
 
     /// The least recently used leaf of the victim tenant: most slots for its weight, of those that have a leaf.

@@ -63,6 +63,14 @@ pub struct Record {
     pub use_: Use,
 }
 
+impl Record {
+    /// Whether both are of the same block at the same place in the tree.
+    pub(super) fn is_same_block(&self, other: &Record) -> bool {
+        let of = |record: &Record| (record.identity, record.parent, record.tokens);
+        of(self) == of(other)
+    }
+}
+
 /// The use of a block: stored with its bytes, rewritten in place, and only a hint.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Use {

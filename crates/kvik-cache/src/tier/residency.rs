@@ -43,6 +43,9 @@ pub struct Tier {
     /// Stamp of the latest use.
     pub(super) stamp: u64,
     pub(super) totals: TierTotals,
+    /// Slots that the index of followers has visited, for the tests.
+    #[cfg(test)]
+    pub(super) visits: usize,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -146,6 +149,8 @@ impl Tier {
             swept: FxHashSet::default(),
             stamp: 0,
             totals: TierTotals::default(),
+            #[cfg(test)]
+            visits: 0,
         }
     }
 
@@ -174,6 +179,11 @@ impl Tier {
     /// Sets a tenant's share.
     pub fn set_share(&mut self, owner: u64, share: DiskShare) {
         self.ranks.set_share(owner, share);
+    }
+
+    /// Takes back the shares of all tenants: what is stored of those whose share is not set again makes way for others.
+    pub fn withdraw_shares(&mut self) {
+        self.ranks.withdraw_shares();
     }
 
     /// Finds the stored blocks that continue the block `parent` with `rest`. Changes nothing.
@@ -215,17 +225,12 @@ impl Tier {
         if let Some(parent) = parent {
             self.unrank(parent);
         }
-        let slot = match self.index.slot(&record.identity) {
-            // The block was stored and has expired.
-            Some(stale) => {
-                self.release(stale);
-                self.free.pop()
-            }
-            None => self.make_room(&record),
-        };
+        // A slot that has the block holds one that has expired.
+        let slot = self.index.slot(&record.identity).or_else(|| self.make_room(&record));
         if let Some(slot) = slot {
             record.use_.stamp = self.next_stamp();
             self.hold(slot, record, State::Writing);
+            self.follow(&[slot]);
         }
         if let Some(parent) = parent {
             // Making room may have ranked it while it was still a leaf.
@@ -273,6 +278,7 @@ impl Tier {
 
     /// Unpins a slot that was read, `intact` or not, or was not read after all (`None`). Returns whether it is to
     /// be erased.
+    #[must_use]
     pub fn unpin_after_reading(&mut self, slot: SlotId, intact: Option<bool>) -> bool {
         let State::Reading { readers, damaged } = self.slots[slot.index()].state else { return false };
         match intact {
@@ -405,7 +411,11 @@ impl Tier {
         let mut left = blocks;
         let mut chains = Vec::new();
         for (.., end) in ends {
-            let Some(chain) = self.chain(end, now_s).filter(|_| !taken[end.index()]) else { continue };
+            // A chain is walked from its end to its root.
+            if left == 0 || taken[end.index()] {
+                continue;
+            }
+            let Some(chain) = self.chain(end, now_s) else { continue };
             let new = chain.slots.iter().filter(|slot| !taken[slot.index()]).count();
             if new <= left {
                 left -= new;
@@ -476,6 +486,24 @@ impl Tier {
         self.free.pop()
     }
 
+    /// Evicts blocks of owners that hold more slots than their shares allow, as they do once a share is lowered, and
+    /// returns their slots. At most `blocks_max`: the rest goes the next time.
+    pub fn keep_shares(&mut self, blocks_max: usize) -> Vec<SlotId> {
+        let mut evicted = Vec::new();
+        while evicted.len() < blocks_max
+            && let Some(slot) = self.ranks.oldest_beyond_share()
+        {
+            self.evict(slot);
+            evicted.push(slot);
+        }
+        evicted
+    }
+
+    /// Whether [`keep_shares`](Tier::keep_shares) has something to evict.
+    pub fn exceeds_share(&self) -> bool {
+        self.ranks.oldest_beyond_share().is_some()
+    }
+
     fn evict(&mut self, slot: SlotId) {
         let (parent, stamp) = (self.record(slot).parent, self.record(slot).use_.stamp);
         // A block with children is not ranked, so its stamp may change.
@@ -487,11 +515,20 @@ impl Tier {
         self.totals.evicted += 1;
     }
 
-    /// Puts a record into an empty slot.
+    /// Puts a record into a slot, in place of the one that it may hold. A block that stays in its slot keeps what
+    /// is linked to it; another one is to be [followed](Tier::follow).
     pub(super) fn hold(&mut self, slot: SlotId, record: Record, state: State) {
+        match self.slots[slot.index()].record.filter(|held| held.is_same_block(&record)) {
+            Some(held) => {
+                self.unrank(slot);
+                self.ranks.remove_slot(held.owner);
+            }
+            None => {
+                self.forget(slot);
+                self.index.insert(&record, slot);
+            }
+        }
         self.slots[slot.index()] = Slot { record: Some(record), state };
-        self.index.insert(&record, slot);
-        self.follow(slot);
         self.ranks.add_slot(record.owner);
     }
 

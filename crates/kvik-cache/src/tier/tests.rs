@@ -114,7 +114,7 @@ fn what_is_stored_is_found_whatever_happened_before() {
                 5 => {
                     let intact = [Some(true), Some(true), Some(false), None][dice.below(4) as usize];
                     for slot in lent.drain(..) {
-                        tier.unpin_after_reading(slot, intact);
+                        let _ = tier.unpin_after_reading(slot, intact);
                     }
                 }
                 6 => drop(tier.remove(now_s, |record| record.owner == owner && now_s % 97 == 0)),
@@ -352,6 +352,97 @@ fn a_flood_takes_from_its_own() {
     tier.set_share(3, DiskShare { weight: 1.0, slots_max: Some(2) });
     store(&mut tier, 3, &numbered(0, 8));
     assert_eq!(tier.slots_of(3), 2, "a quota holds");
+}
+
+#[test]
+fn what_is_stored_of_an_owner_that_is_gone_makes_way_first() {
+    let mut tier = Tier::new(20);
+    store(&mut tier, 0, &numbered(0, 4));
+    store(&mut tier, 1, &numbered(1000, 4));
+    store(&mut tier, 2, &numbered(2000, 8));
+    let share = DiskShare { weight: 0.001, slots_max: None };
+    tier.withdraw_shares();
+    tier.set_share(1, share);
+    // As of another process that still has this tenant.
+    store(&mut tier, 3, &numbered(3000, 4));
+    let slots = |tier: &Tier| [0, 1, 2, 3].map(|owner| tier.slots_of(owner));
+    assert_eq!(slots(&tier), [4, 4, 8, 4]);
+    store(&mut tier, 1, &numbered(4000, 12));
+    assert_eq!(slots(&tier), [4, 16, 0, 0], "nobody who is there has lost anything");
+    tier.set_share(2, share);
+    store(&mut tier, 2, &numbered(5000, 4));
+    assert_eq!(slots(&tier), [4, 12, 4, 0], "it has come back");
+    tier.check().unwrap();
+}
+
+#[test]
+fn a_share_that_was_lowered_is_kept_a_few_slots_at_a_time() {
+    let mut tier = Tier::new(20);
+    store(&mut tier, 1, &numbered(0, 8));
+    store(&mut tier, 2, &numbered(0, 4));
+    let lower = |tier: &mut Tier, slots| {
+        tier.set_share(1, DiskShare { weight: 1.0, slots_max: Some(slots) });
+    };
+    assert!(!tier.exceeds_share() && tier.keep_shares(20).is_empty(), "there is no limit");
+    lower(&mut tier, 3);
+    assert!(tier.exceeds_share());
+    for expected in [4, 1, 0] {
+        assert_eq!(tier.keep_shares(4).len(), expected);
+        tier.check().unwrap();
+    }
+    assert_eq!((tier.slots_of(1), tier.slots_of(2), tier.exceeds_share()), (3, 4, false));
+    assert_eq!(tier.find(&root(1), &numbered(0, 8), 0).tokens, 48, "its beginning stays");
+    assert!(tier.pin(&records(1, &numbered(0, 3), 0)[2].identity, true).is_some());
+    lower(&mut tier, 1);
+    assert!(!tier.exceeds_share() && tier.keep_shares(4).is_empty(), "nothing of it can be dropped");
+    assert!(tier.pin(&records(1, &numbered(0, 3), 0)[2].identity, false).is_some());
+    assert_eq!((tier.keep_shares(4).len(), tier.slots_of(1)), (2, 1));
+}
+
+/// Each of these ends, or begins anew, the whole of a long prefix, from its beginning on.
+#[test]
+fn a_long_prefix_is_visited_a_few_times_however_it_goes() {
+    type Way = (&'static str, fn(&mut Tier));
+    const BLOCKS: usize = 4000;
+    let ways: [Way; 5] = [
+        ("swept", |tier| while !tier.sweep(160, 64).is_empty() {}),
+        ("removed", |tier| assert_eq!(tier.remove(100, |_| true).len(), BLOCKS)),
+        ("computed again", |tier| {
+            for record in records(0, &numbered(0, BLOCKS), 0) {
+                let Placement::Write(slot) = tier.place(record, &root(0), 160) else { panic!("it expired") };
+                tier.written(slot, true);
+            }
+        }),
+        ("observed as it is", |tier| {
+            let seen: Vec<Observed> =
+                tier.used().map(|(slot, &record)| Observed { slot, record: Some(record) }).collect();
+            assert!(tier.observe(seen).is_empty());
+        }),
+        ("moved, the end first", |tier| {
+            let mut seen: Vec<(SlotId, Record)> = tier.used().map(|(slot, &record)| (slot, record)).collect();
+            seen.reverse();
+            let empty = |&(slot, _): &(SlotId, Record)| Observed { slot, record: None };
+            assert!(tier.observe(seen.iter().map(empty)).is_empty());
+            let moved = seen
+                .iter()
+                .zip(0..)
+                .map(|(&(_, record), slot)| Observed { slot: SlotId(slot), record: Some(record) });
+            assert!(tier.observe(moved).is_empty());
+            assert_eq!(known(tier, &numbered(0, BLOCKS), 100), BLOCKS * BLOCK_POSITIONS);
+        }),
+    ];
+    for (way, go) in ways {
+        let mut tier = Tier::new(BLOCKS as u32);
+        tier.index_followers();
+        for record in records(0, &numbered(0, BLOCKS), 160) {
+            let Placement::Write(slot) = tier.place(record, &root(0), 100) else { panic!("there is room") };
+            tier.written(slot, true);
+        }
+        tier.visits = 0;
+        go(&mut tier);
+        assert!(tier.visits <= 4 * BLOCKS, "{way}: {} visits", tier.visits);
+        tier.check().unwrap();
+    }
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) locks: u32,
     /// Those of its locks that hold it for a copy, which is no use.
     pub(crate) copies: u32,
+    /// Those of its locks that pins and derived namespaces have, which keep it and compute nothing.
+    pub(crate) holds: u32,
     /// Pins of this namespace that end here or below; for a root, all of its namespace.
     pub(crate) pins: u32,
     pub(crate) life: Life,
@@ -63,6 +65,7 @@ impl Node {
             children: BTreeMap::new(),
             locks: 0,
             copies: 0,
+            holds: 0,
             pins: 0,
             life: Life::new(0, 0),
         }
@@ -76,6 +79,11 @@ impl Node {
 
     pub(crate) fn is_root(&self) -> bool {
         self.seed.is_some()
+    }
+
+    /// Number of its blocks, if only pins and derived namespaces lock it.
+    pub(crate) fn held_blocks(&self) -> usize {
+        if self.locks > 0 && self.locks == self.holds { self.blocks().len() } else { 0 }
     }
 
     /// Blocks from the root to its end.

@@ -82,6 +82,7 @@ pub(crate) struct Places {
     /// The ends of raised priorities.
     lowerings: BTreeSet<(Duration, PlaceId)>,
     tenants: FxHashMap<TenantId, OfTenant>,
+    units: usize,
     evictable: usize,
     states_free: Vec<StateId>,
     states_made: u32,
@@ -189,6 +190,7 @@ impl Places {
     }
 
     fn insert(&mut self, id: PlaceId, place: Place) {
+        self.units += place.units;
         if place.keepers == 0 {
             self.ranks.insert((place.lane, place.rank, id));
             self.evictable += place.units;
@@ -201,6 +203,7 @@ impl Places {
 
     fn take(&mut self, id: PlaceId) -> Option<Place> {
         let place = self.all.remove(&id)?;
+        self.units -= place.units;
         place.lowers.map(|lowers| self.lowerings.remove(&(lowers, id)));
         if place.keepers == 0 {
             self.ranks.remove(&(place.lane, place.rank, id));
@@ -254,10 +257,9 @@ impl Places {
         (lane.priority, *rank)
     }
 
-    /// Assigns the places of a namespace to a tenant; returns how many blocks are withheld for them.
-    pub(crate) fn give(&mut self, namespace: NamespaceId, tenant: TenantId) -> usize {
-        let of_namespace = self.all.iter().filter(|(_, place)| place.namespace == namespace);
-        let ids: Vec<PlaceId> = of_namespace.map(|(&id, _)| id).collect();
+    /// Assigns the places of blocks to a tenant; returns how many blocks are withheld for them.
+    pub(crate) fn give(&mut self, blocks: &[BlockId], tenant: TenantId) -> usize {
+        let ids: Vec<PlaceId> = blocks.iter().flat_map(|&block| self.of(block)).map(|(id, _)| id).collect();
         let give = |id: PlaceId| {
             let mut place = self.take(id).expect("it was found a moment ago");
             let units = place.units;
@@ -351,6 +353,11 @@ impl Places {
     /// All places.
     pub(crate) fn all(&self) -> impl Iterator<Item = (PlaceId, &Place)> {
         self.all.iter().map(|(&id, place)| (id, place))
+    }
+
+    /// Blocks that are withheld for places.
+    pub(crate) fn units(&self) -> usize {
+        self.units
     }
 
     /// Blocks that are withheld for unprotected places.

@@ -49,6 +49,8 @@ pub(crate) struct Radix {
     pub(super) clock: u64,
     /// Blocks in unlocked nodes: as many as eviction can free.
     evictable: usize,
+    /// Blocks in nodes that only pins and derived namespaces lock.
+    held: usize,
     /// Blocks in pinned nodes.
     pinned: usize,
     /// Valid tokens in all nodes.
@@ -70,6 +72,7 @@ impl Radix {
             now: Duration::ZERO,
             clock: 0,
             evictable: 0,
+            held: 0,
             pinned: 0,
             tokens: 0,
         }
@@ -92,7 +95,7 @@ impl Radix {
 
     /// Attaches a new root to `end`, the end of a whole block, whose path is locked from now on.
     pub(crate) fn attach(&mut self, root: NodeId, end: NodeId) {
-        self.lock_path(end);
+        self.hold_path(end);
         let depth = self.arena[end].end_depth();
         let root = &mut self.arena[root];
         (root.parent, root.depth) = (Some(end), depth);
@@ -107,7 +110,7 @@ impl Radix {
         );
         root.depth = 0;
         let end = root.parent.take().expect("the root of a derived namespace is attached");
-        self.unlock_path(end);
+        self.release_path(end);
         self.arena[end].namespace
     }
 
@@ -119,6 +122,10 @@ impl Radix {
 
     pub(crate) fn evictable(&self) -> usize {
         self.evictable
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held
     }
 
     pub(crate) fn pinned(&self) -> usize {
@@ -154,6 +161,7 @@ impl Radix {
             children: [(BlockTokens::first_of(self.labels.tokens(whole.blocks()[0])), node)].into(),
             locks: whole.locks,
             copies: whole.copies,
+            holds: whole.holds,
             pins: whole.pins,
             life: whole.life,
         };
@@ -170,8 +178,8 @@ impl Radix {
     pub(crate) fn lock(&mut self, id: NodeId) {
         self.unrank(id);
         self.lower(id);
-        let node = &mut self.arena[id];
-        node.locks += 1;
+        self.change_locks(id, |node| node.locks += 1);
+        let node = &self.arena[id];
         if node.locks == 1 {
             let (namespace, blocks) = (node.namespace, node.blocks().len());
             self.evictable -= blocks;
@@ -200,14 +208,23 @@ impl Radix {
     }
 
     fn remove_lock(&mut self, id: NodeId) {
-        let node = &mut self.arena[id];
-        node.locks = node.locks.checked_sub(1).expect("what is unlocked was locked");
+        let one_less = |locks: u32| locks.checked_sub(1).expect("what is unlocked was locked");
+        self.change_locks(id, |node| node.locks = one_less(node.locks));
+        let node = &self.arena[id];
         if node.locks == 0 && !node.is_root() {
             let (namespace, blocks) = (node.namespace, node.blocks().len());
             self.evictable += blocks;
             self.shares.of_mut(namespace).evictable += blocks;
             self.rank(id);
         }
+    }
+
+    /// Changes how a node is locked, and counts its blocks where nothing but holds is left.
+    fn change_locks(&mut self, id: NodeId, change: impl FnOnce(&mut Node)) {
+        let node = &mut self.arena[id];
+        let before = node.held_blocks();
+        change(node);
+        self.held = self.held + node.held_blocks() - before;
     }
 
     /// Calls `change` with each node from `node` up, beyond the root of a derived namespace too.
@@ -222,6 +239,23 @@ impl Radix {
     /// Locks the path from the root to `node`.
     pub(crate) fn lock_path(&mut self, node: NodeId) {
         self.each_up(node, Radix::lock);
+    }
+
+    /// Locks the path from the root to `node` for a pin or a derived namespace, which keeps its blocks and computes nothing.
+    pub(crate) fn hold_path(&mut self, node: NodeId) {
+        self.each_up(node, |radix, id| {
+            radix.lock(id);
+            radix.change_locks(id, |node| node.holds += 1);
+        });
+    }
+
+    /// Undoes [`hold_path`](Radix::hold_path); this counts as a use.
+    pub(crate) fn release_path(&mut self, node: NodeId) {
+        self.each_up(node, |radix, id| {
+            let one_less = |holds: u32| holds.checked_sub(1).expect("what is released was held");
+            radix.change_locks(id, |node| node.holds = one_less(node.holds));
+            radix.unlock(id);
+        });
     }
 
     /// Locks the path from the root to `node` for a copy of its blocks.
@@ -399,6 +433,7 @@ impl Radix {
             children: Default::default(),
             locks: 1,
             copies: 0,
+            holds: 0,
             pins: 0,
             life: Life::new(self.clock, reuses),
         };
@@ -480,24 +515,35 @@ impl Radix {
         node.run
     }
 
-    /// Assigns a namespace to a tenant; its blocks then compete with that tenant's prefixes.
-    pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
+    /// Assigns the namespace of a root to a tenant; its blocks then compete with that tenant's prefixes.
+    pub(crate) fn set_share(&mut self, root: NodeId, share: Share) {
+        let namespace = self.arena[root].namespace;
         if self.shares.owner(namespace) == share.tenant {
             return self.shares.set(namespace, share, Holding::default());
         }
-        let nodes = self.arena.iter().filter(|(_, node)| node.namespace == namespace);
-        let nodes: Vec<NodeId> = nodes.map(|(id, _)| id).collect();
+        let nodes = self.nodes_under(root);
         nodes.iter().for_each(|&id| self.unrank(id));
-        let place_blocks = self.places.give(namespace, share.tenant);
-        let mut moved = Holding { place_blocks, ..Holding::default() };
+        let mut moved = Holding::default();
         for node in nodes.iter().map(|&id| &self.arena[id]) {
             let blocks = node.blocks().len();
+            moved.place_blocks += self.places.give(node.blocks(), share.tenant);
             moved.blocks += blocks;
             moved.pinned += if node.pins > 0 { blocks } else { 0 };
             moved.evictable += if node.locks == 0 { blocks } else { 0 };
         }
         self.shares.set(namespace, share, moved);
         nodes.iter().for_each(|&id| self.rank(id));
+    }
+
+    /// A root and all nodes of its namespace, by index.
+    fn nodes_under(&self, root: NodeId) -> Vec<NodeId> {
+        let (mut nodes, mut next) = (vec![root], 0);
+        while let Some(&node) = nodes.get(next) {
+            nodes.extend(self.arena[node].children.values());
+            next += 1;
+        }
+        nodes.sort_unstable();
+        nodes
     }
 
     /// Ends the raised priorities of leaves and places whose time is over.

@@ -248,8 +248,13 @@ fn a_lease_prolongs_no_time_to_live() {
     cache.set_now(Duration::from_secs(40));
     cache.abandon(SeqId(2));
     cache.check().unwrap();
-    assert_eq!(cache.longest_ttl(namespace, &prompt, ttl), ttl);
+    assert_eq!(cache.next_expiry(), Some(Duration::from_secs(60)), "nor does one that has ended");
     assert_eq!(cache.lease(SeqId(3), namespace, &prompt), 64);
+    let (short, long) = (Some(Duration::from_secs(5)), Some(Duration::from_secs(600)));
+    let asked = [ttl, short, long, None].map(|asked| cache.longest_ttl(SeqId(3), 3, asked));
+    assert_eq!(asked, [ttl, ttl, long, None]);
+    assert_eq!(cache.longest_ttl(SeqId(3), 4, short), short, "that block is not published");
+    assert_eq!((cache.next_expiry(), cache.now()), (None, Duration::from_secs(40)));
     cache.set_now(Duration::from_secs(70));
     assert_eq!(cache.lookup(namespace, &prompt).tokens, 64, "what is held does not expire");
     cache.abandon(SeqId(3));

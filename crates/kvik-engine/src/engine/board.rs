@@ -62,10 +62,12 @@ impl Snapshot {
         let cache = scheduler.cache().stats();
         let stats = EngineStats {
             running: scheduler.running(),
+            running_behind: scheduler.running_behind(),
             waiting: scheduler.queued(),
             kv_bytes: cache.blocks * block_bytes,
             kv_owned_bytes: cache.owned * block_bytes,
             kv_shared_bytes: cache.shared * block_bytes,
+            kv_withheld_bytes: cache.withheld * block_bytes,
             kv_free_bytes: cache.free * block_bytes,
             counters: *scheduler.counters(),
             compute_rate: scheduler.prefixes.compute_rate(),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SendError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use kvik_cache::retain::Retention;
 use kvik_cache::{CacheConfig, CacheError};
@@ -32,6 +32,7 @@ use crate::panics::contain;
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{DraftSetup, RequestLimits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
+use crate::store::Waker;
 use board::Board;
 use time_share::Rests;
 use worker::{Command, Pending, Reply, Worker};
@@ -191,10 +192,8 @@ impl Engine {
             scheduler.prefixes.tell(salts);
             sink
         });
-        let waker = disk.as_ref().map(|disk| disk.waker.clone());
-        if let Some(disk) = disk {
-            scheduler.attach(disk);
-        }
+        let waker = disk.map(|disk| attach_disk(disk, &mut scheduler));
+        scheduler.follow_wall_clock(Box::new(unix_seconds));
         if let Some(draft) = draft {
             scheduler.attach_draft(draft)?;
         }
@@ -318,8 +317,8 @@ impl Engine {
         sent.ok().and_then(|()| receiver.recv().ok()).unwrap_or(Err(RequestError::Stopping))
     }
 
-    /// Sets the shares of tenants in the model, the cache and the disk; other tenants have weight 1. The quotas of a
-    /// tenant's blocks apply from its next request on.
+    /// Sets the shares of tenants in the model, the cache and the disk; other tenants have weight 1. A lowered
+    /// quota is kept at once in RAM, and on disk by evicting a few blocks in every step, also without requests.
     pub fn set_tenants(&self, parts: Vec<TenantPart>) -> Result<(), RequestError> {
         if let Some(answers) = &self.shared.answers {
             let without_disk = parts.iter().filter(|part| part.owner_disk_bytes == Some(0));
@@ -447,6 +446,19 @@ impl Drop for AdmissionSlot {
             shared.board.accepted.fetch_sub(1, Ordering::AcqRel);
         }
     }
+}
+
+/// Attaches a disk; returns what is woken when it has completed something.
+fn attach_disk(disk: DiskSetup, scheduler: &mut Scheduler) -> Waker {
+    let waker = disk.waker.clone();
+    scheduler.attach(disk);
+    waker
+}
+
+/// Seconds since 1970.
+fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// Starts the thread of an engine, as one of those that compute.

@@ -23,7 +23,7 @@ impl Engine {
         // Computed on the calling thread, while the engine runs.
         let Some(outline) = scan.heaviest(limit, under) else { return Ok(None) };
         let describing = self.in_slices(Describing::new(outline.nodes, tenant), Prefixes::describe)?;
-        let now = self.with_scheduler(|scheduler| scheduler.now())?;
+        let now = self.with_scheduler(|scheduler| scheduler.cache().now())?;
         Ok(Some(TreeView {
             nodes: describing.described(),
             nodes_total: outline.nodes_total,

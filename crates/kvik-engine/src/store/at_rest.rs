@@ -9,7 +9,7 @@ use super::answer_log::{erase_answers, owner_of};
 use super::directory::{Directory, Lock, Locked};
 use super::format::Header;
 use super::recover::{Unusable, open_files, scan};
-use super::slab::Slab;
+use super::slab::{Removal, Slab};
 
 /// Maximum bytes of a block, so that all offsets in a file fit their type.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 31;
@@ -103,7 +103,8 @@ fn erase_in(
         }
         Picked::Slots(slots) => {
             for slot in slots {
-                slab.erase(slot).map_err(StoreError::io(&directory.payloads()))?;
+                let removed = slab.remove(slot, Removal::Erasure);
+                removed.map_err(StoreError::io(&directory.payloads()))?;
                 erased.blocks += 1;
             }
         }

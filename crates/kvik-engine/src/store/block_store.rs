@@ -32,11 +32,18 @@ pub trait BlockStore: Send {
     fn erasing(&self) -> usize {
         0
     }
+    /// Removes the block of a slot to make room, as [`erase`](BlockStore::erase) does, except that other processes keep their
+    /// copies of it. Has no completion: the engine is woken when none is [`evicting`](BlockStore::evicting) any more.
+    fn evict(&mut self, slot: SlotId);
+    /// Number of blocks that are to be evicted and may still be there.
+    fn evicting(&self) -> usize {
+        0
+    }
     /// Frees memory that serves only as a cache or a buffer.
     fn trim(&mut self) {}
     /// The next completed operation, if any. Never waits.
     fn completed(&mut self) -> Option<Completed>;
-    /// Whether it writes. One that reads what another process writes drops writes, touches, pins and erasures.
+    /// Whether it writes. One that reads what another process writes drops writes, touches, pins, erasures and evictions.
     fn role(&self) -> DiskRole {
         DiskRole::Writer
     }

@@ -187,6 +187,17 @@ impl BlockStore for HostStore {
         self.below.as_ref().map_or(0, |below| below.erasing())
     }
 
+    fn evict(&mut self, slot: SlotId) {
+        self.drop_held(slot);
+        if let Some(below) = &mut self.below {
+            below.evict(slot);
+        }
+    }
+
+    fn evicting(&self) -> usize {
+        self.below.as_ref().map_or(0, |below| below.evicting())
+    }
+
     fn answers(&self) -> Option<PathBuf> {
         self.below.as_ref().and_then(|below| below.answers())
     }

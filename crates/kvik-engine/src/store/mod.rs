@@ -15,8 +15,8 @@
 //! other one changes, and takes over when that has ended (`follow`).
 //!
 //! No call on the left waits for the disk, even if the disk never answers. [`Buffer`]s bound both queues and their
-//! memory: the number of queued writes per slot is bounded by the number of buffers, a slot is erased at most once
-//! between two writes, and only its last pin change is queued.
+//! memory: the number of queued writes per slot is bounded by the number of buffers, a block is removed at most once
+//! between two writes of its slot, and only its last pin change is queued.
 
 pub(crate) mod answer_log;
 mod at_rest;
@@ -31,6 +31,7 @@ mod neighbours;
 mod pins;
 mod recover;
 pub mod remote;
+mod retries;
 mod slab;
 mod system;
 #[cfg(test)]
@@ -63,7 +64,7 @@ use directory::{Directory, Lock, Locked};
 use follow::{Follower, Looked};
 use neighbours::{DiskBudget, store_bytes};
 use recover::{Geometry, Recovered};
-use slab::slot_bytes;
+use slab::{Removal, slot_bytes};
 use threads::{Change, ReadRequest, Shared, Writer};
 
 /// Maximum slots of a store: 256 MiB of headers are read at the start.
@@ -267,6 +268,15 @@ impl Store {
         self.writes && self.changes().send(change).is_ok()
     }
 
+    /// Queues the removal of a slot's block, which is counted until it is done.
+    fn remove(&self, slot: SlotId, why: Removal) {
+        self.shared.pins.forget(slot);
+        self.shared.removing(why).fetch_add(1, Ordering::AcqRel);
+        if !self.send(Change::Remove { slot, why }) {
+            self.shared.removed(why);
+        }
+    }
+
     fn changes(&self) -> &Sender<Change> {
         &self.queues.as_ref().expect("the queues exist until the store is dropped").changes
     }
@@ -338,15 +348,19 @@ impl BlockStore for Store {
     }
 
     fn erase(&mut self, slot: SlotId) {
-        self.shared.pins.forget(slot);
-        self.shared.erasing.fetch_add(1, Ordering::AcqRel);
-        if !self.send(Change::Erase { slot }) {
-            self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
-        }
+        self.remove(slot, Removal::Erasure);
     }
 
     fn erasing(&self) -> usize {
-        self.shared.erasing.load(Ordering::Acquire)
+        self.shared.removing(Removal::Erasure).load(Ordering::Acquire)
+    }
+
+    fn evict(&mut self, slot: SlotId) {
+        self.remove(slot, Removal::Eviction);
+    }
+
+    fn evicting(&self) -> usize {
+        self.shared.removing(Removal::Eviction).load(Ordering::Acquire)
     }
 
     fn completed(&mut self) -> Option<Completed> {

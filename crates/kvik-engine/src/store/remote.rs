@@ -79,6 +79,9 @@ pub trait RemoteStore: Send {
     fn run_max(&self) -> usize;
     /// Expected duration of reads; `None` while the store is not to be asked.
     fn expected(&self) -> Option<Expected>;
+    /// Notes that a prompt is not looked up or fetched because of the expected duration. A store that learns its speed
+    /// from reads has to measure it in another way.
+    fn too_slow(&mut self) {}
     /// Looks for the longest prefix of a chain that is stored.
     fn look_up(&mut self, ticket: u64, chain: Chain);
     /// Reads blocks of a chain. Neighbouring blocks in the same run may be returned as well.

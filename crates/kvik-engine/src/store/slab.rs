@@ -23,6 +23,18 @@ use super::system::{is_at, punch_hole, read_exact_at, write_all_at};
 /// Bytes that are read at once, then hashed while they are still in the core's L2 cache; also, that are zeroed at once.
 const PIECE_BYTES: usize = 128 << 10;
 
+/// Why a block is removed from its slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// It was deleted, has expired or is damaged: no process may use a copy of it.
+    Erasure,
+    /// It makes room: copies of it stay valid.
+    Eviction,
+}
+
+/// Deallocates a range of a file, which then reads as zeros; returns whether the system can do so.
+type Punch = fn(&File, u64, u64) -> io::Result<bool>;
+
 /// The open files of a store.
 #[derive(Debug)]
 pub(super) struct Slab {
@@ -34,6 +46,7 @@ pub(super) struct Slab {
     pub(super) payload_bytes: u64,
     /// What other processes are told of changes.
     pub(super) log: ChangeLog,
+    pub(super) punch: Punch,
 }
 
 /// Bytes of disk of one slot: its header, and its payload rounded up to pages.
@@ -45,7 +58,7 @@ impl Slab {
     /// The open files of headers and payloads.
     pub(super) fn new((headers, payloads): (File, File), creation: u64, payload_bytes: u64) -> Slab {
         let log = ChangeLog::of(&headers);
-        Slab { headers, payloads, creation, payload_bytes, log }
+        Slab { headers, payloads, creation, payload_bytes, log, punch: punch_hole }
     }
 
     /// Writes a block. After a failure the slot holds none.
@@ -90,30 +103,17 @@ impl Slab {
         self.write_header(slot, Header::Vacant)
     }
 
-    /// Erases the slot's block and deallocates its bytes; returns whether they were deallocated, as they are where files
+    /// Removes the slot's block and deallocates its bytes; returns whether they were deallocated, as they are where files
     /// can have holes. The header is written last: a block whose payload is partly erased fails its checksum.
-    pub(super) fn erase(&self, slot: SlotId) -> io::Result<bool> {
-        self.erase_with(slot, punch_hole)
+    pub(super) fn remove(&self, slot: SlotId, why: Removal) -> io::Result<bool> {
+        let removed = self.remove_phases(slot);
+        self.note(slot, why == Removal::Erasure);
+        removed
     }
 
-    /// [Erases](Slab::erase) a slot; `punch` deallocates a range of a file and returns whether the system can do so.
-    pub(super) fn erase_with(
-        &self,
-        slot: SlotId,
-        punch: impl FnOnce(&File, u64, u64) -> io::Result<bool>,
-    ) -> io::Result<bool> {
-        let erased = self.erase_phases(slot, punch);
-        self.note(slot, true);
-        erased
-    }
-
-    fn erase_phases(
-        &self,
-        slot: SlotId,
-        punch: impl FnOnce(&File, u64, u64) -> io::Result<bool>,
-    ) -> io::Result<bool> {
+    fn remove_phases(&self, slot: SlotId) -> io::Result<bool> {
         let length = self.payload_bytes.next_multiple_of(PAYLOAD_ALIGN);
-        let is_given_back = punch(&self.payloads, self.payload_offset(slot), length)?;
+        let is_given_back = (self.punch)(&self.payloads, self.payload_offset(slot), length)?;
         if is_given_back {
             write_all_at(&self.headers, &[0; HEADER_BYTES], header_offset(slot))?;
         } else {
@@ -123,7 +123,8 @@ impl Slab {
         Ok(is_given_back)
     }
 
-    /// Overwrites a payload that cannot be deallocated: what was deleted must not stay in the file.
+    /// Overwrites a payload that cannot be deallocated: what was deleted must not stay in the file, and a deletion does not
+    /// find what was evicted before it.
     fn zero_payload(&self, slot: SlotId) -> io::Result<()> {
         let (zeros, start) = (vec![0_u8; PIECE_BYTES], self.payload_offset(slot));
         for done in (0..self.payload_bytes).step_by(PIECE_BYTES) {

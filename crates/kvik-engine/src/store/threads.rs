@@ -19,14 +19,13 @@ use super::directory::{Directory, Lock, Locked};
 use super::neighbours::{DiskBudget, store_bytes};
 use super::pins::Pins;
 use super::recover::{Geometry, open};
-use super::slab::{Slab, fault, slot_bytes};
+use super::retries::Retries;
+use super::slab::{Removal, Slab, fault, slot_bytes};
 use super::wear::{WearFile, wear};
 use super::{Completed, StoreError};
 
 /// How often the writer checks that its files are still at their paths.
 const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval after which a failed erasure is retried.
-const ERASE_AGAIN: Duration = Duration::from_secs(1);
 /// Duration of the writer's pause after the first fault, and its maximum after many.
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
@@ -39,8 +38,8 @@ pub(super) enum Change {
     Touch { slot: SlotId, use_: Use },
     /// Pin or unpin a slot's block, as recorded under this number.
     Pin { slot: SlotId, number: u64 },
-    /// Erase a slot's block.
-    Erase { slot: SlotId },
+    /// Remove a slot's block.
+    Remove { slot: SlotId, why: Removal },
     /// Look for what another process has written.
     Look,
 }
@@ -69,8 +68,9 @@ pub(super) struct Shared {
     /// Touches in the queue; beyond a limit they are dropped, because they are hints.
     pub(super) touches: AtomicUsize,
     pub(super) pins: Pins,
-    /// Slots to erase that are not erased yet.
-    pub(super) erasing: AtomicUsize,
+    /// Blocks that are to be erased, and to be evicted, and may still be there.
+    erasing: AtomicUsize,
+    evicting: AtomicUsize,
     /// Bytes written to all stores of the directory.
     wear: Mutex<Wear>,
     /// Set when the dropped store no longer waits for the threads.
@@ -96,6 +96,7 @@ impl Shared {
             touches: AtomicUsize::new(0),
             pins: Pins::default(),
             erasing: AtomicUsize::new(0),
+            evicting: AtomicUsize::new(0),
             abandoned: AtomicBool::new(false),
         }
     }
@@ -123,6 +124,22 @@ impl Shared {
             return Err(IoFault::Corrupt);
         }
         slab.read(slot, identity, into)
+    }
+
+    /// Number of blocks that are to be removed and may still be there.
+    pub(super) fn removing(&self, why: Removal) -> &AtomicUsize {
+        match why {
+            Removal::Erasure => &self.erasing,
+            Removal::Eviction => &self.evicting,
+        }
+    }
+
+    /// Notes that a block was removed. The engine evicts more when all it has evicted are gone.
+    pub(super) fn removed(&self, why: Removal) {
+        let before = self.removing(why).fetch_sub(1, Ordering::AcqRel);
+        if why == Removal::Eviction && before == 1 {
+            (self.wake)();
+        }
     }
 
     /// Queues a completion and wakes the engine. A dropped store ignores it.
@@ -159,8 +176,8 @@ pub(super) struct Writer {
     /// Slots whose last write failed: a block that is still there is an older one, to which header changes do not
     /// apply.
     outdated: BTreeSet<SlotId>,
-    /// Slots that could not be erased.
-    unerased: BTreeSet<SlotId>,
+    /// Removals that failed.
+    retries: Retries,
     backoff: Backoff,
     wear: WearFile,
     /// When the files were last seen at their paths.
@@ -186,7 +203,7 @@ impl Writer {
             written_count: count(&written),
             written,
             outdated: BTreeSet::new(),
-            unerased: BTreeSet::new(),
+            retries: Retries::default(),
             backoff: Backoff::default(),
             wear,
             seen: Instant::now(),
@@ -208,42 +225,61 @@ impl Writer {
         self.shared.slab().expect("the files are open where there is a writer")
     }
 
-    /// Waits for a change, or until failed erasures are to be retried; `None` when the queue is closed.
+    /// Waits for a change, or until failed removals are to be retried; `None` when the queue is closed.
     fn next(&mut self) -> Option<Option<Change>> {
-        if self.unerased.is_empty() {
+        let Some(left) = self.retries.left(Instant::now()) else {
             return self.changes.recv().ok().map(Some);
-        }
-        match self.changes.recv_timeout(ERASE_AGAIN) {
+        };
+        // Changes that keep coming do not put it off.
+        let change =
+            if left.is_zero() { Err(RecvTimeoutError::Timeout) } else { self.changes.recv_timeout(left) };
+        match change {
             Ok(change) => Some(Some(change)),
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => {
-                for slot in std::mem::take(&mut self.unerased) {
-                    // The first failure was logged already.
-                    let _ = self.erase(slot);
-                }
+                self.remove_again();
                 Some(None)
             }
         }
     }
 
-    /// Erases a slot; a failure is retried later.
-    fn erase(&mut self, slot: SlotId) -> io::Result<()> {
-        let erased = match self.written.get(slot.index()) {
-            Some(true) => self.slab().erase(slot),
+    fn remove_again(&mut self) {
+        for (slot, why) in self.retries.take_all() {
+            // The first failure was logged already.
+            let _ = self.remove(slot, why);
+        }
+        self.retries.attempted(Instant::now());
+    }
+
+    /// Removes the block of a slot; a failure is retried later.
+    fn remove(&mut self, slot: SlotId, why: Removal) -> io::Result<()> {
+        let removed = match self.written.get(slot.index()) {
+            Some(true) => self.slab().remove(slot, why),
             _ => Ok(true),
         };
-        if erased.is_err() {
-            self.unerased.insert(slot);
+        if removed.is_err() {
+            self.retries.add(slot, why, Instant::now());
         }
-        let is_given_back = erased?;
-        self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
-        if is_given_back
-            && let Some(written) = self.written.get_mut(slot.index())
-            && std::mem::replace(written, false)
-        {
+        match removed? {
+            true => self.note_freed(slot),
+            // It was overwritten.
+            false => self.count_written(),
+        }
+        self.shared.removed(why);
+        Ok(())
+    }
+
+    /// Notes that the bytes of a slot are not allocated any more.
+    fn note_freed(&mut self, slot: SlotId) {
+        if self.written.get_mut(slot.index()).is_some_and(std::mem::take) {
             self.written_count -= 1;
         }
-        Ok(())
+    }
+
+    /// Counts the bytes of a slot as written to the disk.
+    fn count_written(&mut self) {
+        self.wear.add(slot_bytes(self.geometry.payload_bytes));
+        self.shared.set_wear(self.wear.all());
     }
 
     fn execute(&mut self, change: Change) {
@@ -271,11 +307,11 @@ impl Writer {
                     );
                 }
             }
-            Change::Erase { slot } => {
-                if self.unerased.remove(&slot) {
-                    self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
+            Change::Remove { slot, why } => {
+                if let Some(before) = self.retries.take(slot) {
+                    self.shared.removed(before);
                 }
-                if let Err(error) = self.erase(slot) {
+                if let Err(error) = self.remove(slot, why) {
                     tracing::warn!("disk cache: slot {} keeps its block for now: {error}", slot.0);
                 }
             }
@@ -315,11 +351,10 @@ impl Writer {
         }
         self.reserve_bytes(slot)?;
         self.slab().write(slot, record, payload)?;
-        self.wear.add(slot_bytes(self.geometry.payload_bytes));
-        self.shared.set_wear(self.wear.all());
-        if self.unerased.remove(&slot) {
-            // The write has replaced the block that could not be erased.
-            self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
+        self.count_written();
+        if let Some(why) = self.retries.take(slot) {
+            // The write has replaced the block that could not be removed.
+            self.shared.removed(why);
         }
         Ok(())
     }

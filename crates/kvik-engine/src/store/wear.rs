@@ -37,13 +37,13 @@ impl WearFile {
 
     /// Bytes written by all stores.
     pub(super) fn all(&self) -> Wear {
-        self.own.plus(&self.others)
+        let now_s = now_s();
+        self.own.at(now_s).plus(&self.others.at(now_s))
     }
 
     /// Counts bytes that were written now.
     pub(super) fn add(&mut self, bytes: u64) {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        self.own.add(bytes, since.map_or(0, |since| since.as_secs()));
+        self.own.add(bytes, now_s());
         self.unsaved_bytes += bytes;
         if self.unsaved_bytes >= SAVE_BYTES {
             self.save();
@@ -88,7 +88,13 @@ fn read(path: &Path) -> Option<Wear> {
     let file = open_private(path, Missing::Fail).ok()?;
     let mut bytes = [0; FILE_BYTES_MAX];
     let length = read_at(&file, &mut bytes, 0).ok()?;
-    Wear::parse(std::str::from_utf8(&bytes[..length]).ok()?)
+    // The latest day of all stores counts, and a clock may have been ahead when one was written.
+    Wear::parse(std::str::from_utf8(&bytes[..length]).ok()?).map(|wear| wear.at(now_s()))
+}
+
+/// The time, in seconds since 1970.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]
@@ -109,6 +115,15 @@ mod tests {
         assert_eq!(files[1].all().bytes, SAVE_BYTES + 5);
         let again = WearFile::open(&stores[1]);
         assert_eq!((again.own.bytes, again.all().bytes), (5, SAVE_BYTES + 5));
+    }
+
+    #[test]
+    fn a_store_of_a_day_that_is_not_yet_hides_no_bytes_of_today() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("x.written"), "99999 7 99999 7\n").unwrap();
+        let mut file = WearFile::open(&Directory::new(dir.path(), &[1; 32]));
+        file.add(5);
+        assert_eq!((file.all().today(now_s()), file.all().bytes), (5, 12));
     }
 
     #[test]

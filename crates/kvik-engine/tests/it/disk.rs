@@ -359,6 +359,9 @@ impl BlockStore for Slow {
     fn erase(&mut self, slot: SlotId) {
         self.store.erase(slot);
     }
+    fn evict(&mut self, slot: SlotId) {
+        self.store.evict(slot);
+    }
     fn completed(&mut self) -> Option<Completed> {
         let due = Instant::now() + Duration::from_millis(30);
         self.late.extend(std::iter::from_fn(|| self.store.completed()).map(|completed| (due, completed)));
@@ -390,6 +393,7 @@ impl BlockStore for Hung {
     fn touch(&mut self, _slot: SlotId, _use: Use) {}
     fn pin(&mut self, _slot: SlotId, _pinned: bool) {}
     fn erase(&mut self, _slot: SlotId) {}
+    fn evict(&mut self, _slot: SlotId) {}
     fn completed(&mut self) -> Option<Completed> {
         None
     }

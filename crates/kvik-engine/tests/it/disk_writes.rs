@@ -155,6 +155,25 @@ fn a_budget_begins_anew_on_another_day_of_the_wall_clock() {
     assert_eq!(blocks(&world).0, 20);
 }
 
+/// The time of day of the tier only goes forward: it would be another day for as long as the clock was ahead.
+#[test]
+fn a_clock_that_is_set_back_does_not_end_the_budget_of_the_day() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = life_that_writes(dir.path(), policy(WritePolicy::All));
+    run(&mut world, &request(prompt(1, 160), 1));
+    drop(world);
+    let (began_s, ahead_s) = (machine_s(), Arc::new(AtomicU64::new(2 * 24 * 3600)));
+    let ahead = ahead_s.clone();
+    let wall = Box::new(move || began_s + ahead.load(Ordering::Relaxed));
+    let writes = DiskWrites { policy: WritePolicy::All, day_bytes_max: Some(1) };
+    let mut world = life_that_writes_beside(dir.path(), writes, (Box::new(|| Duration::ZERO), wall));
+    world.step();
+    ahead_s.store(0, Ordering::Relaxed);
+    run(&mut world, &request(prompt(2, 160), 1));
+    assert_eq!(blocks(&world).0, 10, "the budget of the day is spent");
+    assert!(world.scheduler.prefixes.disk_stats().unwrap().writes.today_bytes > 0);
+}
+
 /// A copy to the disk is no use of what it copies, in RAM or on disk.
 #[test]
 fn what_is_written_late_lives_on_from_its_last_use() {

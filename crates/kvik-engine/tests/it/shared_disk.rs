@@ -4,10 +4,12 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use kvik_cache::TenantId;
 use kvik_cache::tier::Level;
 
 use crate::disk::{ask, life};
 use crate::fake::*;
+use kvik_engine::schedule::TenantPart;
 use kvik_engine::stats::{DiskRole, DiskStats};
 
 fn until(world: &mut World, what: &str, is_so: impl Fn(&DiskStats) -> bool) {
@@ -90,4 +92,22 @@ fn what_the_writer_erases_leaves_the_memory_of_the_reader_and_nothing_else_does(
     assert_eq!(known(&mut second, &stays), (127, 0), "it shares its beginning, which stays");
     let (cached, _) = known(&mut second, &longer);
     assert!((64..80).contains(&cached), "{cached}: what followed the erased blocks is gone with them");
+}
+
+/// Its blocks made room: they are as good as before.
+#[test]
+fn what_a_lowered_quota_evicts_stays_in_the_memory_of_the_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut first, mut second) = (life(dir.path(), 0), life(dir.path(), 0));
+    let long = request(prompt(1, 200), 4);
+    ask(&mut first, &long);
+    sees_as_much(&mut second, &first);
+    assert_eq!(ask(&mut second, &long).report.loaded[Level::Disk], 199);
+    let owner_disk_bytes = Some(4 * config().block_bytes as u64);
+    first.scheduler.set_tenants(&[TenantPart { owner_disk_bytes, ..TenantPart::own(TenantId(0)) }]);
+    until(&mut first, "the quota is kept", |disk| disk.tier.used == 4);
+    sees_as_much(&mut second, &first);
+    second.step();
+    let report = ask(&mut second, &long).report;
+    assert_eq!((report.cached_tokens, report.loaded[Level::Disk]), (199, 0));
 }

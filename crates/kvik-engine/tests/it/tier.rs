@@ -1,16 +1,21 @@
 //! The scheduler with its disk tier: times to live, waiting for loads, pins, and held blocks.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::fake::memory_disk::MemoryDisk;
+use crate::fake::memory_disk::{EPOCH_S, MemoryDisk};
 use crate::fake::*;
 use kvik_cache::tier::{Level, Record};
-use kvik_cache::{AuxiliaryState, DeletedPrompts, Lifetime, StopReason, TenantId, Token};
+use kvik_cache::{
+    AuxiliaryState, DeletedPrompts, Identity, Lifetime, StopReason, TenantId, TenantStats, Token,
+};
 use kvik_engine::api::PinnedPrompt;
 use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::disk::{DiskSetup, DiskWrites};
-use kvik_engine::schedule::{Pause, TenantPart};
+use kvik_engine::schedule::{Pause, Scheduler, TenantPart};
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -65,6 +70,31 @@ fn ask_and_write(world: &mut World, request: &Request) {
 /// Tokens of a prompt that a new process finds on disk.
 fn found(disk: &MemoryDisk, prompt: &[Token]) -> usize {
     disk.life(config(), 100, 0).scheduler.prefixes.cached(&kept(prompt)).disk
+}
+
+/// Without a disk and without requests: nobody asks, and then the machine sleeps.
+#[test]
+fn what_has_outlived_its_time_leaves_memory_by_itself() {
+    let (awake_s, asleep_s) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let (clock_s, wall_s) = (awake_s.clone(), [awake_s.clone(), asleep_s.clone()]);
+    let clock = Box::new(move || secs(clock_s.load(Ordering::Relaxed)));
+    let mut scheduler = Scheduler::new(config(), cache_config(100), Arc::new(vocabulary()), clock).unwrap();
+    let shown_s = move || wall_s.iter().map(|part_s| part_s.load(Ordering::Relaxed)).sum::<u64>();
+    scheduler.follow_wall_clock(Box::new(move || EPOCH_S + shown_s()));
+    let mut world = World { scheduler, ..World::new(config(), 100) };
+    let long = prompt(1, 100);
+    for (passes_s, sleeps_s) in [(60, 0), (2, 3600), (60, 0)] {
+        ask(&mut world, &brief(long.clone(), 60));
+        assert_eq!(world.scheduler.next_pause(), Pause::For(secs(60)));
+        assert!(world.scheduler.prefixes.cached(&kept(&long)).ram >= 96);
+        awake_s.fetch_add(passes_s, Ordering::Relaxed);
+        asleep_s.fetch_add(sleeps_s, Ordering::Relaxed);
+        assert!(sleeps_s > 0 || world.scheduler.next_pause() == Pause::For(Duration::ZERO));
+        world.step();
+        assert_eq!(world.scheduler.prefixes.cached(&kept(&long)).ram, 0, "after {passes_s} and {sleeps_s} s");
+        assert_eq!(world.scheduler.next_pause(), Pause::Forever);
+    }
+    assert_eq!(ask(&mut world, &brief(long, 60)).report.cache, Some(StopReason::Expired));
 }
 
 #[test]
@@ -155,6 +185,113 @@ fn expired_blocks_and_their_continuations_are_written_again() {
     drop(world);
     disk.pass(secs(1000));
     assert_eq!(found(&disk, &whole), 146, "nothing is unreachable");
+}
+
+/// A beginning that others share is there for ever, and what continued it is not.
+#[test]
+fn what_has_expired_behind_a_stored_beginning_is_said_to_be_expired() {
+    let (system, whole) = (prompt(1, 96), [prompt(1, 96), prompt(2, 50)].concat());
+    for is_in_memory in [false, true] {
+        let disk = MemoryDisk::default();
+        let mut world = disk.life(config(), 100, 0);
+        ask(&mut world, &request(system.clone(), 1));
+        ask_and_write(&mut world, &brief(whole.clone(), 60));
+        disk.pass(secs(61));
+        let mut world = disk.life(config(), 100, 0);
+        if is_in_memory {
+            ask(&mut world, &request(system.clone(), 1));
+        }
+        let foretold = world.scheduler.probe(&request(whole.clone(), 2));
+        assert_eq!((foretold.known_tokens, foretold.stop), (96, StopReason::Expired));
+        let report = ask(&mut world, &request(whole.clone(), 2)).report;
+        assert_eq!((report.cached_tokens, report.cache), (96, Some(StopReason::Expired)), "{is_in_memory}");
+    }
+}
+
+/// As after another configuration: also without requests, a few blocks in every step, and none while the disk is at it.
+#[test]
+fn a_lowered_quota_is_kept_on_disk() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config(), 400, 0);
+    ask_and_write(&mut world, &request(prompt(1, 1600), 1));
+    assert_eq!((disk.state().blocks.len(), world.scheduler.next_pause()), (100, Pause::Forever));
+    let owner_disk_bytes = Some(20 * config().block_bytes as u64);
+    world.scheduler.set_tenants(&[TenantPart { owner_disk_bytes, ..TenantPart::own(TenantId(0)) }]);
+    disk.state().evictions_stop = true;
+    for (evicts, left) in [(64, 36), (16, 20)] {
+        assert_eq!(world.scheduler.next_pause(), Pause::None);
+        for _ in 0..2 {
+            world.step();
+            assert_eq!(disk.state().evicting.len(), evicts);
+            assert_eq!(world.scheduler.next_pause(), Pause::Forever);
+        }
+        disk.end_evictions();
+        assert_eq!(disk.state().blocks.len(), left);
+    }
+    assert_eq!(world.scheduler.next_pause(), Pause::Forever);
+    assert_eq!(found(&disk, &prompt(1, 1600)), 320, "its beginning");
+}
+
+/// The disk has 1,000 blocks and memory 600.
+#[test]
+fn what_a_removed_tenant_has_cached_makes_way_first() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config(), 600, 0);
+    let salt = |tenant: u32| [tenant as u8; 16];
+    let part = |tenant| TenantPart { salt: salt(tenant), ..TenantPart::own(TenantId(tenant)) };
+    let ask = |world: &mut World, tenant, seed| {
+        let asked = request(prompt(seed, 240 * 16), 1);
+        let client = world.submit(Request { tenant: TenantId(tenant), salt: salt(tenant), ..asked });
+        world.settle();
+        steps(world, 20);
+        assert!(client.answer().is_some() && world.scheduler.unwritten_blocks() == 0);
+    };
+    world.scheduler.set_tenants(&[part(1), part(2)]);
+    for (tenant, seed) in [(1, 1), (2, 2), (1, 3), (2, 4)] {
+        ask(&mut world, tenant, seed);
+    }
+    let in_ram = |world: &World| {
+        let of_other = |stats: &&TenantStats| stats.share.tenant == TenantId(2);
+        world.scheduler.cache().tenants().iter().find(of_other).map_or(0, |stats| stats.blocks)
+    };
+    let before = in_ram(&world);
+    world.scheduler.set_tenants(&[part(1)]);
+    ask(&mut world, 1, 5);
+    let mut stored: BTreeMap<u64, usize> = BTreeMap::new();
+    disk.state().blocks.values().for_each(|(record, _)| *stored.entry(record.owner).or_default() += 1);
+    let mut stored: Vec<usize> = stored.into_values().collect();
+    stored.sort_unstable();
+    assert_eq!(stored, [280, 720], "all three prompts of the other");
+    assert_eq!(in_ram(&world), before - 240, "all that the new prompt takes");
+}
+
+/// Two loads read the same block. It is found damaged by one, and the other never comes to it.
+#[test]
+fn a_damaged_block_is_erased_whoever_reads_it_last() {
+    let disk = MemoryDisk::default().with_buffers(4);
+    let prompts = [prompt(1, 97), [&prompt(1, 16)[..], &prompt(2, 81)].concat()];
+    let mut world = disk.life(config(), 100, 0);
+    prompts.iter().for_each(|prompt| ask_and_write(&mut world, &request(prompt.clone(), 1)));
+    let mut world = disk.life(config(), 100, 0);
+    let is_first = |(record, _): &(Record, Vec<u8>)| record.tokens.as_slice() == &prompts[0][..16];
+    let shared = *disk.state().blocks.iter().find(|&(_, block)| is_first(block)).unwrap().0;
+    disk.state().blocks.get_mut(&shared).unwrap().0.identity = Identity([0; 32]);
+    disk.state().reads_stop = true;
+    let clients = prompts.map(|prompt| {
+        let client = world.submit(request(prompt, 1));
+        world.step();
+        client
+    });
+    assert_eq!(world.scheduler.prefixes.disk_stats().unwrap().loads, 2);
+    disk.state().reads_more = 1;
+    world.step();
+    assert!(disk.state().blocks.contains_key(&shared), "somebody may still read it");
+    clients[1].close();
+    world.step();
+    assert!(!disk.state().blocks.contains_key(&shared));
+    disk.state().reads_stop = false;
+    world.settle();
+    assert!(clients[0].answer().is_some());
 }
 
 #[test]

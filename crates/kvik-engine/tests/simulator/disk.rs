@@ -128,6 +128,10 @@ impl BlockStore for Drive {
         self.lock().changes.push_back(Change::Erase { slot });
     }
 
+    fn evict(&mut self, slot: SlotId) {
+        self.erase(slot);
+    }
+
     fn completed(&mut self) -> Option<Completed> {
         self.lock().completed.pop_front()
     }

@@ -172,6 +172,10 @@ impl BlockStore for Held {
         self.below.erase(slot);
     }
 
+    fn evict(&mut self, slot: SlotId) {
+        self.below.evict(slot);
+    }
+
     fn trim(&mut self) {
         self.below.trim();
     }

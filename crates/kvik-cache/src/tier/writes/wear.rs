@@ -4,6 +4,10 @@
 const DAY_S: u64 = 24 * 3600;
 /// Days of a year.
 const YEAR_DAYS: f64 = 365.25;
+/// The beginning of 2020, in days since 1970: a clock that shows an earlier time was never set.
+const CLOCKS_FROM: u64 = 18_262;
+/// Days that a count may be ahead of the clock: one that was set back by hours frees no budget.
+const AHEAD_MAX: u64 = 1;
 
 /// Bytes written, as of the last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,8 +26,11 @@ impl Wear {
     /// Counts bytes that are written now, in seconds since 1970. A clock that was set back counts on the later day.
     pub fn add(&mut self, bytes: u64, now_s: u64) {
         let day = now_s / DAY_S;
-        if self.bytes == 0 {
-            self.first_day = day;
+        *self = self.at(now_s);
+        if self.first_day < CLOCKS_FROM {
+            // Nothing was counted yet, or only by a clock that was not set.
+            let day_bytes = self.today(now_s);
+            *self = Wear { day: self.day.max(day), day_bytes, first_day: day, bytes: day_bytes };
         }
         if day > self.day {
             (self.day, self.day_bytes) = (day, 0);
@@ -32,15 +39,27 @@ impl Wear {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
+    /// What of the counts can be right at this time: the day of a clock that was far ahead was not that day.
+    #[must_use]
+    pub fn at(&self, now_s: u64) -> Wear {
+        let day = now_s / DAY_S;
+        if day < CLOCKS_FROM || self.day <= day + AHEAD_MAX {
+            return *self;
+        }
+        Wear { day, day_bytes: 0, first_day: self.first_day.min(day), bytes: self.bytes }
+    }
+
     /// Bytes written today.
     pub fn today(&self, now_s: u64) -> u64 {
-        if now_s / DAY_S > self.day { 0 } else { self.day_bytes }
+        let Wear { day, day_bytes, .. } = self.at(now_s);
+        if now_s / DAY_S > day { 0 } else { day_bytes }
     }
 
     /// Bytes that a year would come to at the mean rate of the days so far, today included.
     pub fn year(&self, now_s: u64) -> u64 {
-        let days = (now_s / DAY_S).max(self.day) - self.first_day.min(self.day) + 1;
-        (self.bytes as f64 / days as f64 * YEAR_DAYS) as u64
+        let Wear { day, first_day, bytes, .. } = self.at(now_s);
+        let days = (now_s / DAY_S).max(day) - first_day.min(day) + 1;
+        (bytes as f64 / days as f64 * YEAR_DAYS) as u64
     }
 
     /// The sum of two counts of one disk.
@@ -48,7 +67,8 @@ impl Wear {
     pub fn plus(&self, other: &Wear) -> Wear {
         let day = self.day.max(other.day);
         let on_day = |wear: &Wear| if wear.day == day { wear.day_bytes } else { 0 };
-        let first = [self, other].into_iter().filter(|wear| wear.bytes > 0).map(|wear| wear.first_day).min();
+        let counted = [self, other].into_iter().filter(|wear| wear.bytes > 0);
+        let first = counted.map(|wear| wear.first_day).filter(|&day| day >= CLOCKS_FROM).min();
         Wear {
             day,
             day_bytes: on_day(self).saturating_add(on_day(other)),
@@ -78,38 +98,69 @@ impl std::fmt::Display for Wear {
 mod tests {
     use super::*;
 
+    /// Some day.
+    const DAY: u64 = 20_000;
+
+    /// The beginning of the day so many days later.
+    fn after(days: u64) -> u64 {
+        (DAY + days) * DAY_S
+    }
+
     #[test]
     fn a_day_is_counted_until_the_next_begins() {
         let mut wear = Wear::default();
-        wear.add(10, 5 * DAY_S);
-        wear.add(5, 6 * DAY_S - 1);
-        assert_eq!((wear.today(6 * DAY_S - 1), wear.today(6 * DAY_S)), (15, 0));
-        wear.add(1, 6 * DAY_S);
-        assert_eq!((wear.today(6 * DAY_S), wear.bytes, wear.first_day), (1, 16, 5));
-        wear.add(2, 5 * DAY_S);
+        wear.add(10, after(0));
+        wear.add(5, after(1) - 1);
+        assert_eq!((wear.today(after(1) - 1), wear.today(after(1))), (15, 0));
+        wear.add(1, after(1));
+        assert_eq!((wear.today(after(1)), wear.bytes, wear.first_day), (1, 16, DAY));
+        wear.add(2, after(0));
         assert_eq!(
-            (wear.today(6 * DAY_S), wear.today(0)),
+            (wear.today(after(1)), wear.today(after(0))),
             (3, 3),
             "a clock that was set back frees no budget"
         );
     }
 
     #[test]
+    fn a_clock_that_was_wrong_leaves_no_day_behind() {
+        let mut ahead = Wear::default();
+        ahead.add(7, after(400));
+        assert_eq!((ahead.today(after(0)), ahead.today(after(400))), (0, 7));
+        ahead.add(1, after(0));
+        assert_eq!(ahead, Wear { day: DAY, day_bytes: 1, first_day: DAY, bytes: 8 });
+        ahead.add(3, 60);
+        assert_eq!((ahead.today(60), ahead.today(after(0))), (4, 4), "a clock that is not set yet");
+        let mut unset = Wear::default();
+        unset.add(5, 60);
+        assert_eq!((unset.today(60), unset.today(after(0))), (5, 0));
+        unset.add(2, after(0));
+        assert_eq!((unset.first_day, unset.year(after(0))), (DAY, 730));
+    }
+
+    #[test]
     fn a_year_goes_on_as_the_days_so_far() {
         let mut wear = Wear::default();
         assert_eq!(wear.year(9 * DAY_S), 0);
-        wear.add(100, 0);
-        assert_eq!(wear.year(0), 36_525);
-        assert_eq!(wear.year(DAY_S), 18_262, "two days, one of them without a write");
+        wear.add(100, after(0));
+        assert_eq!(wear.year(after(0)), 36_525);
+        assert_eq!(wear.year(after(1)), 18_262, "two days, one of them without a write");
     }
 
     #[test]
     fn counts_add_up() {
-        let of = |day, day_bytes, first_day, bytes| Wear { day, day_bytes, first_day, bytes };
+        let of = |day, day_bytes, first_day, bytes| Wear {
+            day: DAY + day,
+            day_bytes,
+            first_day: DAY + first_day,
+            bytes,
+        };
         let sum = of(9, 5, 3, 50).plus(&of(9, 2, 4, 20));
         assert_eq!(sum, of(9, 7, 3, 70));
         assert_eq!(of(8, 5, 3, 50).plus(&of(9, 2, 9, 2)), of(9, 2, 3, 52), "yesterday's are not today's");
         assert_eq!(Wear::default().plus(&of(9, 2, 4, 20)), of(9, 2, 4, 20));
+        let unset = Wear { first_day: 0, ..of(9, 1, 0, 3) };
+        assert_eq!(unset.plus(&of(9, 2, 4, 20)), of(9, 3, 4, 23), "a clock that was not set tells no day");
     }
 
     #[test]

@@ -158,6 +158,7 @@ impl Disk {
     /// Dropped blocks that are still in a file or in the shared store.
     pub(crate) fn erasing(&self) -> usize {
         let shared = self.remote.as_ref().map_or(0, |remote| remote.store.forgetting());
-        self.tier.dropping() + self.store.erasing() + shared
+        // What is evicted is in no tier any more, so a deletion finds it only here.
+        self.tier.dropping() + self.store.erasing() + self.store.evicting() + shared
     }
 }

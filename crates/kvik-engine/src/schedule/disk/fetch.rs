@@ -21,9 +21,9 @@ const GRACE: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Fetch {
     pub(super) wait: Wait,
-    /// Tokens that were in RAM when it began to wait for a load.
+    /// Tokens that were in RAM when the disk was asked.
     known: usize,
-    /// Tokens that will be in RAM when the load ends.
+    /// Tokens that will be in RAM when the load ends, if there is one.
     promised: usize,
     /// Where the blocks were when the load began.
     reads: ByLevel,
@@ -32,7 +32,7 @@ pub(crate) struct Fetch {
     /// The shared store's answer, as far as known.
     pub(super) asked: Asked,
     /// Why the disk did not help, if it had something.
-    pub(crate) verdict: Option<StopReason>,
+    verdict: Option<StopReason>,
 }
 
 /// The wait state of a request.
@@ -108,6 +108,12 @@ impl Fetch {
         matches!(self.wait, Wait::Capacity { .. })
     }
 
+    /// A request that waits until more loads may start, or for this long.
+    #[cfg(test)]
+    pub(crate) fn without_capacity(until: Duration) -> Fetch {
+        Fetch { wait: Wait::Capacity { until }, ..Fetch::default() }
+    }
+
     /// When the wait ends: no request waits longer than computing would take.
     pub(crate) fn until(&self) -> Option<Duration> {
         match self.wait {
@@ -123,6 +129,27 @@ impl Fetch {
         let mut loaded = tokens_of(local.saturating_sub(self.known), self.reads);
         loaded[Level::Remote] = cached - local.max(self.known).min(cached);
         loaded
+    }
+
+    /// Why the disk did not help a request that reuses `reused` tokens, if it had something. What has expired is no reason for
+    /// one that reuses more than was there: others have computed it meanwhile.
+    pub(crate) fn verdict_for(&self, reused: usize) -> Option<StopReason> {
+        self.verdict.filter(|why| *why != StopReason::Expired || reused <= self.promised)
+    }
+
+    /// Why no more of a prompt is read, given what the disk and the shared store say of it, and whether `more` of it is
+    /// fetched from there. That the rest has expired here says less than anything of the store, which may have it.
+    fn why_no_more(
+        &self,
+        disk: Option<StopReason>,
+        store: Option<StopReason>,
+        more: bool,
+    ) -> Option<StopReason> {
+        match disk {
+            Some(StopReason::Expired) if more => None,
+            Some(StopReason::Expired) => store.or_else(|| self.unasked_remote(StopReason::Expired)).or(disk),
+            _ => disk.or(store),
+        }
     }
 
     /// Ends the wait for a load; its request continues with what is there.
@@ -174,7 +201,8 @@ impl Disk {
         let (worth, near_verdict) = self.worth_loading(roots, tokens, known, context.now);
         let until = fetch.until();
         let (prefix, far_verdict) = self.prefix(fetch, wanted, roots, worth);
-        (fetch.wait, fetch.verdict) = (Wait::Over, near_verdict.or(far_verdict));
+        let verdict = fetch.why_no_more(near_verdict, far_verdict, prefix.remote_part.is_some());
+        *fetch = Fetch { wait: Wait::Over, known, promised: known, verdict, ..*fetch };
         if prefix.slots.is_empty() && prefix.remote_part.is_none() {
             return false;
         }
@@ -208,7 +236,7 @@ impl Disk {
     /// The prefix to read: blocks on disk, followed by blocks of other nodes; and, if the store has such blocks and
     /// they are not fetched, why not.
     fn prefix(
-        &self,
+        &mut self,
         fetch: &Fetch,
         wanted: Wanted<'_>,
         roots: &Roots,
@@ -269,6 +297,42 @@ impl Disk {
                 let local = (remote_part.blocks.start * BLOCK_POSITIONS).saturating_sub(known);
                 compute(local) + remote_part.patience
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_cache::StopReason::{Expired, RecomputeWasCheaper, RemoteDown, RemoteSlower};
+
+    use super::*;
+
+    #[test]
+    fn what_has_expired_here_says_less_than_the_store() {
+        let (found, expired, cheaper) = (Asked::Found(9), Some(Expired), Some(RecomputeWasCheaper));
+        for (asked, disk, store, more, expected) in [
+            (Asked::Nothing, expired, None, false, expired),
+            (Asked::Down, expired, None, false, Some(RemoteDown)),
+            (found, expired, Some(RemoteSlower), false, Some(RemoteSlower)),
+            (found, expired, None, true, None),
+            (found, cheaper, Some(RemoteSlower), false, cheaper),
+            (found, None, Some(RemoteSlower), false, Some(RemoteSlower)),
+        ] {
+            let why = Fetch { asked, ..Fetch::default() }.why_no_more(disk, store, more);
+            assert_eq!(why, expected, "{asked:?}, {disk:?}, {store:?}, {more}");
+        }
+    }
+
+    /// While the request waited for 96 tokens, others have computed what came after them.
+    #[test]
+    fn what_has_expired_is_no_reason_for_one_that_reuses_more_than_was_there() {
+        for (why, reused, expected) in [
+            (Expired, 96, Some(Expired)),
+            (Expired, 97, None),
+            (RecomputeWasCheaper, 97, Some(RecomputeWasCheaper)),
+        ] {
+            let fetch = Fetch { promised: 96, verdict: Some(why), ..Fetch::default() };
+            assert_eq!(fetch.verdict_for(reused), expected, "{why:?} of {reused}");
         }
     }
 }

@@ -30,7 +30,7 @@ struct Loadable {
     tokens: usize,
     /// Number of blocks and pieces in each tier.
     reads: ByLevel,
-    /// Why its last block was left out, if it was.
+    /// Why its last block was left out, or what continued it, if that is known.
     cut: Option<StopReason>,
 }
 
@@ -55,6 +55,10 @@ impl Disk {
         now: Duration,
     ) -> (Found, Option<StoredState>) {
         let mut found = self.find(roots, tokens, known, now);
+        if found.expired <= found.tokens {
+            // What is left out below is not left out because it has expired.
+            found.expired = 0;
+        }
         self.leave_out_unusable(&mut found, known);
         if self.auxiliary.state_bytes == 0 || found.slots.is_empty() {
             return (found, None);
@@ -155,9 +159,11 @@ impl Disk {
         let (mut found, state) = self.find_usable(roots, tokens, known, now);
         let cut = (state.is_none() && self.trim(&mut found)).then_some(StopReason::RecomputeWasCheaper);
         let in_block = known % BLOCK_POSITIONS;
+        let expired = (found.expired > found.tokens.max(in_block)).then_some(StopReason::Expired);
         if found.tokens <= in_block {
-            return Err(cut.or((found.expired > in_block).then_some(StopReason::Expired)));
+            return Err(cut.or(expired));
         }
+        let cut = cut.or(expired.filter(|_| state.is_none()));
         let pieces = state.map_or_else(Vec::new, |state| state.pieces);
         let reads = self.reads(found.slots.iter().chain(&pieces));
         let end = (!pieces.is_empty()).then_some(known - in_block + found.tokens);

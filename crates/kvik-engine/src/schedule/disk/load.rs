@@ -199,7 +199,10 @@ impl Disk {
             self.cost.loaded(load.reads.scaled(ready.max(1)), now.saturating_sub(load.started));
         }
         for &slot in &load.slots[load.issued..] {
-            self.tier.unpin_after_reading(slot, None);
+            // Another load may have found it damaged.
+            if self.tier.unpin_after_reading(slot, None) {
+                self.store.erase(slot);
+            }
         }
         let cache = &mut context.ram.cache;
         if !load.has_state() {

@@ -87,6 +87,7 @@ impl Disk {
             return false;
         };
         if !self.cost.pays(Some(expected.time(1)), missing * BLOCK_POSITIONS) {
+            remote.store.too_slow();
             return false;
         }
         let ticket = remote.ticket();
@@ -127,22 +128,24 @@ impl Disk {
     /// The part of a prompt that is worth fetching, given that RAM and disk have `near` whole blocks; or why what the
     /// store has is not worth fetching.
     pub(super) fn worth_fetching(
-        &self,
+        &mut self,
         fetch: &Fetch,
         (roots, tokens): (&Roots, &[Token]),
         local: usize,
         ttl: Option<Duration>,
     ) -> Result<Option<RemotePart>, StopReason> {
-        let (Asked::Found(found), Some(remote)) = (fetch.asked, &self.remote) else { return Ok(None) };
+        let shares = self.shares(roots);
+        let (Asked::Found(found), Some(remote)) = (fetch.asked, &mut self.remote) else { return Ok(None) };
         let found = found.min(tokens.len() / BLOCK_POSITIONS);
         // The lookup was about the prompt, not about its compressed prefix.
-        if found <= local || !self.shares(roots) {
+        if found <= local || !shares {
             return Ok(None);
         }
         let Some(expected) = remote.store.expected() else { return Err(StopReason::RemoteDown) };
         let blocks = local..found;
         let tokens_fetched = blocks.len() * BLOCK_POSITIONS;
         if !self.cost.pays(Some(expected.time(blocks.len())), tokens_fetched) {
+            remote.store.too_slow();
             return Err(StopReason::RemoteSlower);
         }
         let patience = patience(expected, blocks.len(), self.cost.compute_time(tokens_fetched));

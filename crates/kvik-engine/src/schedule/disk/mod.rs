@@ -167,16 +167,30 @@ impl Disk {
     }
 
     /// Follows the wall clock, which runs on while the machine sleeps and may be set forward; looks at most once a second.
-    /// A clock that is set back is not followed: what is written until it is right again would expire too early.
-    pub(super) fn follow_wall_clock(&mut self, now: Duration) {
-        let Some(wall) = self.wall.as_ref().filter(|_| now >= self.next_look) else { return };
+    /// A clock that is set back is not followed: what is written until it is right again would expire too early. Returns
+    /// how far it was ahead.
+    pub(super) fn follow_wall_clock(&mut self, now: Duration) -> Duration {
+        let Some(wall) = self.wall.as_ref().filter(|_| now >= self.next_look) else { return Duration::ZERO };
         self.next_look = now + LOOK_EVERY;
-        self.epoch_s = self.epoch_s.max(wall().saturating_sub(now.as_secs()));
+        let epoch_s = self.epoch_s.max(wall().saturating_sub(now.as_secs()));
+        Duration::from_secs(epoch_s - std::mem::replace(&mut self.epoch_s, epoch_s))
+    }
+
+    /// Follows a wall clock if there is no disk, at the start of the scheduler's clock.
+    pub(super) fn set_wall_clock(&mut self, wall: WallClock) {
+        if self.is_absent() {
+            (self.epoch_s, self.wall) = (wall(), Some(wall));
+        }
     }
 
     /// Seconds since 1970, by the monotonic clock since the wall clock was last followed.
     fn wall_s(&self, now: Duration) -> u64 {
         self.epoch_s.saturating_add(now.as_secs())
+    }
+
+    /// What the wall clock shows, by which written bytes are counted and which may be set back; `now_s` if there is none.
+    fn shown_s(&self, now_s: u64) -> u64 {
+        self.wall.as_ref().map_or(now_s, |wall| wall())
     }
 
     /// When the first stored block expires, by the scheduler's clock.
@@ -208,7 +222,7 @@ impl Disk {
     }
 
     fn write_stats(&self, now: Duration) -> WriteStats {
-        let (wear, now_s) = (self.store.wear(), self.wall_s(now));
+        let (wear, now_s) = (self.store.wear(), self.shown_s(self.wall_s(now)));
         WriteStats {
             policy: self.write_policy.policy(),
             waiting_blocks: self.write_policy.blocks_waiting(),
@@ -236,6 +250,11 @@ impl Disk {
     /// Sets a tenant's share of the tier.
     pub(super) fn set_share(&mut self, owner: u64, share: DiskShare) {
         self.tier.set_share(owner, share);
+    }
+
+    /// Takes back the shares of all tenants, to be set again for those that there still are.
+    pub(super) fn withdraw_shares(&mut self) {
+        self.tier.withdraw_shares();
     }
 
     /// Records that `tokens` prompt tokens were computed in `elapsed`.
@@ -286,18 +305,27 @@ mod tests {
         let setup = DiskSetup { epoch_s: 1_000, wall: Some(wall), ..DiskSetup::none() };
         let mut disk = Disk::new(setup, AuxiliaryState::default());
         let looks = [
-            (0, 1_000, 1_000),
-            (900, 9_000, 1_000),
-            (1_000, 9_001, 9_001),
-            (2_500, 60, 9_002),
-            (3_600, 9_500, 9_500),
+            (0, 1_000, 1_000, 0),
+            (900, 9_000, 1_000, 0),
+            (1_000, 9_001, 9_001, 8_000),
+            (2_500, 60, 9_002, 0),
+            (3_600, 9_500, 9_500, 497),
         ];
-        for (now_ms, shows_s, expect_s) in looks {
+        for (now_ms, shows_s, expect_s, ahead_s) in looks {
             let now = Duration::from_millis(now_ms);
             shown_s.store(shows_s, Ordering::Relaxed);
-            disk.follow_wall_clock(now);
-            assert_eq!(disk.wall_s(now), expect_s, "after {now_ms} ms");
+            let ahead = disk.follow_wall_clock(now);
+            assert_eq!((disk.wall_s(now), ahead.as_secs()), (expect_s, ahead_s), "after {now_ms} ms");
         }
+    }
+
+    #[test]
+    fn a_disk_that_was_slow_once_is_written_to_again() {
+        let mut disk = Disk::new(DiskSetup::none(), AuxiliaryState::default());
+        disk.note_computed(1000, Duration::from_secs(1));
+        disk.cost.loaded(ByLevel::of(Level::Disk, 1), Duration::from_millis(160));
+        let refusals = (0..100).take_while(|_| !disk.is_worth_writing(160)).count();
+        assert!((5..20).contains(&refusals), "{refusals} refusals of a disk ten times too slow");
     }
 
     #[test]
@@ -328,7 +356,7 @@ mod tests {
         let mut context = LoadContext { ram: &mut ram, namespaces: &table, running: 0, now };
         let (mut fetch, wanted) =
             (Fetch::default(), Wanted { namespace, tokens: &tokens, known: 0, ttl: None });
-        assert!(!disk.fetch(&mut fetch, wanted, &mut context) && fetch.verdict.is_none());
+        assert!(!disk.fetch(&mut fetch, wanted, &mut context) && fetch.verdict_for(0).is_none());
         assert!(disk.loads().is_empty() && !disk.has_candidates() && !disk.drop_unfinished(&mut ram));
         assert_eq!(
             (disk.stats(1, now).is_none(), disk.next_expiry(), disk.next_deadline()),

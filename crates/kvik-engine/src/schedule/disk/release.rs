@@ -10,14 +10,24 @@ use super::Disk;
 use crate::schedule::forget::kept;
 use crate::schedule::namespaces::Roots;
 
-/// Maximum number of blocks that one step checks for expiry.
+/// Maximum number of blocks that one step checks for expiry, and of those that it evicts to keep shares.
 const SWEEP_MAX: usize = 64;
 
 impl Disk {
-    /// Drops expired blocks, a few in every step.
+    /// Drops expired blocks, and those of owners that hold more than their share, a few in every step.
     pub(crate) fn sweep(&mut self, now: Duration) {
-        let slots = self.tier.sweep(self.wall_s(now), SWEEP_MAX);
-        slots.into_iter().for_each(|slot| self.store.erase(slot));
+        let expired = self.tier.sweep(self.wall_s(now), SWEEP_MAX);
+        expired.into_iter().for_each(|slot| self.store.erase(slot));
+        if self.exceeds_share() {
+            let evicted = self.tier.keep_shares(SWEEP_MAX);
+            evicted.into_iter().for_each(|slot| self.store.evict(slot));
+        }
+    }
+
+    /// Whether [`sweep`](Disk::sweep) has something to drop of owners that hold more than their share. Not before the store
+    /// has removed the blocks of the last step: writes and deletions would wait behind all of them.
+    pub(crate) fn exceeds_share(&self) -> bool {
+        self.tier.exceeds_share() && self.writes() && self.store.evicting() == 0
     }
 
     /// Frees unused transfer buffers.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use kvik_cache::tier::{run_after, runs};
-use kvik_cache::{BLOCK_POSITIONS, Identity, NamespaceId, SeqId, Token, whole_blocks};
+use kvik_cache::{Identity, NamespaceId, SeqId, Token, whole_blocks};
 
 use super::Disk;
 use super::setup::RemoteWrites;
@@ -205,8 +205,7 @@ impl Copies {
             }
             copy.since = now;
             let offered = bytes.len();
-            let prefix = &copy.tokens[..run.end * BLOCK_POSITIONS];
-            store.offer(copy.owner, end, bytes, cache.longest_ttl(copy.namespace, prefix, copy.ttl));
+            store.offer(copy.owner, end, bytes, cache.longest_ttl(copy.seq, run.end - 1, copy.ttl));
             return Progress::Offered(offered);
         }
         Progress::Ended

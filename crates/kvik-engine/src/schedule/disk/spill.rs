@@ -104,7 +104,7 @@ pub(crate) struct SpillContext<'a> {
 /// The stored blocks of a sequence, as the tier sees them.
 struct Source<'a> {
     cache: &'a Cache,
-    namespace: NamespaceId,
+    seq: SeqId,
     roots: Roots,
     tokens: &'a [Token],
     table: &'a [BlockId],
@@ -267,7 +267,7 @@ impl Disk {
         let SpillContext { cache, namespaces, runner, now } = context;
         let source = Source {
             cache,
-            namespace: stored.namespace,
+            seq: stored.seq,
             roots: *namespaces.roots(stored.namespace),
             tokens: stored.tokens,
             table: cache.table(stored.seq),
@@ -331,7 +331,7 @@ impl Disk {
     /// computed, are always written.
     fn has_budget(&self, source: &Source<'_>) -> bool {
         let is_pinned = source.lifetime.pin || source.pinned_blocks.is_some();
-        is_pinned || self.write_policy.has_budget(&self.store.wear(), source.now_s)
+        is_pinned || self.write_policy.has_budget(&self.store.wear(), self.shown_s(source.now_s))
     }
 
     /// Renews the time to live of spilled blocks while their sequence uses them, each time half of it is over.
@@ -434,8 +434,7 @@ impl Source<'_> {
         tokens: &[Token],
         block: BlockId,
     ) -> Option<Record> {
-        let prefix = &self.tokens[..index * BLOCK_POSITIONS + tokens.len()];
-        let ttl = self.cache.longest_ttl(self.namespace, prefix, self.lifetime.ttl);
+        let ttl = self.cache.longest_ttl(self.seq, index, self.lifetime.ttl);
         let expires_s = ttl_s(ttl).map_or(0, |ttl_s| self.used_s.saturating_add(ttl_s));
         Some(Record {
             identity: link.identity,

@@ -170,7 +170,8 @@ impl Disk {
     }
 
     fn has_budget_for(&self, behind: &StateBehind<'_>, now: Duration) -> bool {
-        behind.is_pinned || self.write_policy.has_budget(&self.store.wear(), self.wall_s(now))
+        let now_s = self.shown_s(self.wall_s(now));
+        behind.is_pinned || self.write_policy.has_budget(&self.store.wear(), now_s)
     }
 
     fn has_buffer(&mut self) -> bool {

@@ -112,7 +112,7 @@ impl Disk {
     pub(crate) fn spill_leaving(&mut self, ram: &mut Ram, now: Duration) {
         let leaving = self.write_policy.ends.leave(Ends::<LastUse>::safe_blocks(ram.config.blocks), now);
         for end in leaving {
-            if self.pays(&end) {
+            if self.is_worth_writing(end.tokens.len()) {
                 self.spill_end(&end, ram);
             }
         }
@@ -147,9 +147,9 @@ impl Disk {
         }
     }
 
-    /// Whether reading an end from the disk is faster than computing it, as far as both are known.
-    fn pays(&self, end: &End<LastUse>) -> bool {
-        let blocks = end.tokens.len() / BLOCK_POSITIONS;
-        self.cost.pays(self.cost.load_time(ByLevel::of(Level::Disk, blocks)), end.tokens.len())
+    /// Whether reading an end of so many tokens from the disk is faster than computing it, as far as both are known. A
+    /// decision against it makes the next one more lenient: what is not written is not read, and measures nothing.
+    pub(super) fn is_worth_writing(&mut self, tokens: usize) -> bool {
+        self.cost.decide(ByLevel::of(Level::Disk, tokens / BLOCK_POSITIONS), tokens)
     }
 }

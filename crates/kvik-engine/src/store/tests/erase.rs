@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::store::directory::Directory;
 use crate::store::recover::open_files;
-use crate::store::slab::Slab;
+use crate::store::slab::{Slab, slot_bytes};
 use crate::store::{AtRest, Picked, erase_at_rest};
 
 fn until_erased(store: &Store) {
@@ -52,17 +54,27 @@ fn erased_blocks_leave_nothing_and_give_their_disk_back() {
     assert_eq!(slots, [0, 1, 2, 3, 4, 8, 12, 16]);
 }
 
-/// As on macOS, Windows, NFS and exFAT.
-#[test]
-fn erased_blocks_leave_nothing_where_files_have_no_holes() {
-    let scene = Scene::filled(4);
+/// The files of a store where files have no holes, as on macOS, Windows, NFS and exFAT.
+fn without_holes(scene: &Scene) -> Slab {
     let [directory] = <[Directory; 1]>::try_from(Directory::every(&scene.config.dir).unwrap()).unwrap();
     let (files, found) = open_files(&directory).unwrap();
-    let slab = Slab::new(files, found.creation, found.payload_bytes);
+    Slab { punch: |_, _, _| Ok(false), ..Slab::new(files, found.creation, found.payload_bytes) }
+}
+
+/// Nobody finds an evicted block when its prompt is deleted later.
+#[test]
+fn removed_blocks_leave_nothing_where_files_have_no_holes() {
+    let scene = Scene::filled(4);
     let length = scene.files()[1].metadata().unwrap().len();
-    for slot in [1, 3] {
-        assert!(!slab.erase_with(SlotId(slot), |_, _, _| Ok(false)).unwrap());
-    }
+    let mut store = scene.open().store;
+    store.shared.set_slab(Some(Arc::new(without_holes(&scene))));
+    let before = store.wear().bytes;
+    store.erase(SlotId(1));
+    store.evict(SlotId(3));
+    poll(|| (store.erasing() + store.evicting() == 0).then_some(()));
+    let written = 2 * slot_bytes(PAYLOAD_BYTES as u64);
+    assert_eq!(store.wear().bytes - before, written, "overwriting wears the disk");
+    drop(store);
     assert_eq!([0, 1, 2, 3].map(|number| is_left(&scene, number)), [true, false, true, false]);
     assert!(
         fs::read(&scene.files()[1]).unwrap()[PAYLOAD_BYTES.next_multiple_of(4096)..][..PAYLOAD_BYTES]
@@ -72,6 +84,52 @@ fn erased_blocks_leave_nothing_where_files_have_no_holes() {
     assert_eq!(scene.files()[1].metadata().unwrap().len(), length);
     let slots: Vec<u32> = scene.survivors().into_iter().map(|(slot, _)| slot).collect();
     assert_eq!(slots, [0, 2]);
+}
+
+#[test]
+fn evicted_blocks_give_their_disk_back_and_no_deletion_waits_for_them() {
+    let scene = Scene::filled(20);
+    let before = allocated(&scene);
+    let woken = Arc::new(AtomicUsize::new(0));
+    let wakes = woken.clone();
+    let wake = move || {
+        wakes.fetch_add(1, Ordering::Relaxed);
+    };
+    let mut store = Store::open(&scene.config, wake).unwrap().store;
+    let shared = store.shared.clone();
+    let hangs = shared.slab.write().unwrap();
+    (0..20).filter(|slot| slot % 4 != 0).for_each(|slot| store.evict(SlotId(slot)));
+    assert_eq!((store.evicting(), store.erasing(), woken.load(Ordering::Relaxed)), (15, 0, 0));
+    drop(hangs);
+    poll(|| (woken.load(Ordering::Relaxed) > 0).then_some(()));
+    assert_eq!((store.evicting(), woken.load(Ordering::Relaxed)), (0, 1), "woken for more");
+    for number in 0..20 {
+        assert_eq!(is_left(&scene, number), number.is_multiple_of(4), "{number}");
+    }
+    let after = allocated(&scene);
+    assert!(after < before / 2, "{before} bytes before and {after} after");
+}
+
+/// The uses of a busy server come more often than a failed erasure is tried again.
+#[test]
+fn a_failed_erasure_is_tried_again_while_blocks_are_used() {
+    let scene = Scene::filled(4);
+    let mut store = scene.open().store;
+    let whole = store.shared.slab().unwrap();
+    let [headers, payloads] = scene.files().map(|path| fs::File::open(path).unwrap());
+    let failing = Slab::new((headers, payloads), whole.creation, whole.payload_bytes);
+    store.shared.set_slab(Some(Arc::new(failing)));
+    store.erase(SlotId(1));
+    // The queue keeps its order: when this is done, the erasure has failed.
+    store.touch(SlotId(2), record(2).use_);
+    poll(|| (store.shared.touches.load(Ordering::Relaxed) == 0).then_some(()));
+    assert_eq!(store.erasing(), 1);
+    store.shared.set_slab(Some(whole));
+    poll(|| {
+        store.touch(SlotId(2), record(2).use_);
+        (store.erasing() == 0).then_some(())
+    });
+    assert!(!is_left(&scene, 1));
 }
 
 #[test]
