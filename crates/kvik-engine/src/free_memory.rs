@@ -23,10 +23,11 @@ pub struct MachineMemory {
 /// Default bytes for keys and values, if so many budgets take of this memory before it is filled: together half of what is
 /// free, at most 8 GiB each.
 pub fn default_kv_bytes(budgets: u64) -> u64 {
-    share(available_bytes(), budgets)
+    default_kv_bytes_of(available_bytes(), budgets)
 }
 
-fn share(free: Option<u64>, budgets: u64) -> u64 {
+/// [`default_kv_bytes`] where so many bytes are free; `None` if the system does not report them.
+pub fn default_kv_bytes_of(free: Option<u64>, budgets: u64) -> u64 {
     free.map_or(BUDGET_BLIND / budgets, |free| (free / (2 * budgets)).min(BUDGET_DEFAULT_MAX))
 }
 
@@ -183,9 +184,12 @@ mod tests {
     #[test]
     fn budgets_in_one_memory_take_half_of_it_together() {
         let gib = |count: u64| count << 30;
-        assert_eq!([1, 2].map(|budgets| share(Some(gib(12)), budgets)), [gib(6), gib(3)]);
-        assert_eq!([1, 2].map(|budgets| share(Some(gib(100)), budgets)), [gib(8); 2]);
-        assert_eq!([1, 2].map(|budgets| share(None, budgets)), [gib(2), gib(1)]);
+        let check = |free: Option<u64>, expect: [u64; 2]| {
+            assert_eq!([1, 2].map(|budgets| default_kv_bytes_of(free, budgets)), expect, "{free:?}");
+        };
+        check(Some(gib(12)), [gib(6), gib(3)]);
+        check(Some(gib(100)), [gib(8); 2]);
+        check(None, [gib(2), gib(1)]);
     }
 
     #[test]

@@ -69,11 +69,12 @@ pub struct Counters {
     pub step_time: Duration,
     /// The part of it that the model took.
     pub model_time: Duration,
-    /// Prompt tokens of admitted requests.
+    /// Prompt tokens of admitted requests. Like all counts of prompts and requests here, without those of the background
+    /// and of idle time, which are the server's own.
     pub prompt_tokens: u64,
     /// Prompt tokens reused from the cache.
     pub reused_tokens: u64,
-    /// Prompt tokens computed.
+    /// Prompt tokens computed; with the reused ones less than `prompt_tokens` where requests were cancelled.
     pub computed_tokens: u64,
     /// Tokens recomputed after a preemption.
     pub recomputed_tokens: u64,
@@ -93,6 +94,14 @@ pub struct Counters {
     pub cancelled: u64,
     /// Requests that failed.
     pub failed: u64,
+}
+
+impl Counters {
+    /// Share of the prompt tokens that were reused, of those that were either reused or computed; 0 before the first.
+    pub fn hit_rate(&self) -> f64 {
+        let read = self.reused_tokens + self.computed_tokens;
+        if read == 0 { 0.0 } else { self.reused_tokens as f64 / read as f64 }
+    }
 }
 
 /// What a process does with a disk cache that several may have open.
@@ -209,6 +218,8 @@ pub struct RemoteStats {
 pub struct EngineStats {
     /// Sequences that hold blocks.
     pub running: usize,
+    /// Those of them that no client waits for: of the background and of idle time.
+    pub running_behind: usize,
     /// Requests not yet admitted, except those of the background.
     pub waiting: usize,
     /// Bytes of the KV budget.
@@ -217,6 +228,8 @@ pub struct EngineStats {
     pub kv_owned_bytes: usize,
     /// Bytes of blocks in the prefix tree.
     pub kv_shared_bytes: usize,
+    /// Bytes that windows and states take beside blocks, of sequences and of the cache.
+    pub kv_withheld_bytes: usize,
     /// Bytes of free blocks.
     pub kv_free_bytes: usize,
     /// Totals since the engine started.
@@ -229,4 +242,11 @@ pub struct EngineStats {
     pub remote: Option<RemoteStats>,
     /// Contents and operations of the cache, in blocks.
     pub cache: CacheStats,
+}
+
+impl EngineStats {
+    /// Bytes of the KV budget that hold something.
+    pub fn kv_used_bytes(&self) -> usize {
+        self.kv_owned_bytes + self.kv_shared_bytes + self.kv_withheld_bytes
+    }
 }

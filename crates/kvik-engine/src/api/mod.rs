@@ -178,16 +178,20 @@ pub struct Report {
     pub recomputed_tokens: usize,
     /// Tokens generated, all choices.
     pub generated_tokens: usize,
+    /// Those of them after the first one of their choice, which take the time `decode`.
+    pub decoded_tokens: usize,
     /// Tokens drafted for it, all choices.
     pub drafted_tokens: usize,
     /// Draft tokens that were accepted: each came without a step of its own.
     pub accepted_tokens: usize,
-    /// When the request was admitted, on the engine's clock.
+    /// When the request was admitted, on the clock of `evicted`.
     pub admitted_at: Duration,
     /// Time in the queue.
     pub queued: Duration,
     /// Time from admission to the end of the prefill.
     pub prefill: Duration,
+    /// Its share of the model's time for prompt tokens: by rows, where several requests were computed together.
+    pub prompt_time: Duration,
     /// Time from the first generated token to the last.
     pub decode: Duration,
     /// Why no more was reused.
@@ -207,11 +211,14 @@ impl Report {
         self.retokenised += report.retokenised;
         self.computed_tokens += report.computed_tokens;
         self.generated_tokens += report.generated_tokens;
+        self.decoded_tokens += report.decoded_tokens;
         self.recomputed_tokens += report.recomputed_tokens;
         self.drafted_tokens += report.drafted_tokens;
         self.accepted_tokens += report.accepted_tokens;
+        self.admitted_at = report.admitted_at;
         self.queued = self.queued.max(report.queued);
         self.prefill += report.prefill;
+        self.prompt_time += report.prompt_time;
         self.decode += report.decode;
         self.cache = report.cache;
         self.evicted = report.evicted;
@@ -255,7 +262,7 @@ pub struct Probe {
     pub stop: StopReason,
     /// If the next block was evicted: when and why.
     pub evicted: Option<Eviction>,
-    /// When the cache was looked up, on the engine's clock.
+    /// When the cache was looked up, on the clock of `evicted`.
     pub at: Duration,
 }
 

@@ -23,11 +23,15 @@ enum Waits {
 }
 
 /// Gives the running sequences the blocks that they need, then admits as many waiting sequences as there is room for. If
-/// some had to be preempted, there is none. Background sequences are admitted last, if no foreground sequence lacks room.
-/// Returns whether one does: it waits until others end.
+/// some had to be preempted, or choices are still to start, there is none. Background sequences are admitted last, if no
+/// foreground sequence lacks room. Returns whether one does: it waits until others end.
 pub(super) fn grow_and_admit(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn Runner) -> bool {
     if grow(jobs, prefixes, runner) != Growth::Complete {
         return true;
+    }
+    if jobs.running.starts_more() {
+        // Who is admitted now would take the places and blocks that these choices could have had in one step.
+        return jobs.queue.oldest_foreground().is_some();
     }
     let waits = admit_foreground(jobs, prefixes, runner);
     match waits {
@@ -42,6 +46,10 @@ pub(super) fn grow_and_admit(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &
 fn admit_foreground(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn Runner) -> Waits {
     if jobs.queue.oldest_foreground().is_none() {
         return Waits::None;
+    }
+    if jobs.is_full() {
+        let has_candidates = with_facts(jobs, prefixes, false, Queue::has_candidates);
+        return if has_candidates { Waits::ForRoom } else { Waits::None };
     }
     let mut passed = Vec::new();
     let mut candidates = with_facts(jobs, prefixes, false, Queue::candidates);

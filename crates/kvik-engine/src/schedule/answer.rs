@@ -67,10 +67,15 @@ impl Rules {
 }
 
 impl Answer {
-    /// The answer of choice `choice` after `prompt`.
-    pub(super) fn new(rules: &Arc<Rules>, choice: u32, prompt: &[Token], guide: Option<Guide>) -> Answer {
+    /// The answer of the first choice after `prompt`.
+    pub(super) fn new(rules: &Arc<Rules>, prompt: &[Token], guide: Option<Guide>) -> Answer {
+        let sampler = Sampler::new(&rules.request.sampling, 0, prompt).holding_back(&rules.ends);
+        Answer::begin(rules, sampler, guide)
+    }
+
+    fn begin(rules: &Arc<Rules>, sampler: Sampler, guide: Option<Guide>) -> Answer {
         Answer {
-            sampler: Sampler::new(&rules.request.sampling, choice, prompt).holding_back(&rules.ends),
+            sampler,
             text: TextStream::new(&rules.stops),
             loops: rules.request.stop_loops.then(LoopDetector::default),
             indents: IndentLimit::new(rules.request.line_limits.indent_min),
@@ -82,8 +87,8 @@ impl Answer {
 
     /// Another choice of the same request that has generated nothing yet; `self` must not have generated anything
     /// either.
-    pub(super) fn sibling(&self, choice: u32, prompt: &[Token]) -> Answer {
-        Answer::new(&self.rules, choice, prompt, self.guide.as_ref().map(Guide::fork))
+    pub(super) fn sibling(&self, choice: u32) -> Answer {
+        Answer::begin(&self.rules, self.sampler.sibling(choice), self.guide.as_ref().map(Guide::fork))
     }
 
     /// The request without its prompt.

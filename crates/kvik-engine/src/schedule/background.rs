@@ -66,7 +66,7 @@ impl BackgroundShare {
         let urgent = self.urgent_rows(own + drafted, all_decode, running.urgency());
         let mut left = self.rows(own + drafted, all_decode).max(urgent);
         for (index, rows) in rows.iter_mut().enumerate().skip(foreground) {
-            *rows = running[index].due().min(left);
+            *rows = running.due(index).min(left);
             left -= *rows;
         }
         left
@@ -97,7 +97,7 @@ impl BackgroundShare {
         if self.owed == 0.0 || running.iter().any(Sequence::is_suspect) {
             return None;
         }
-        let due = || running.iter().skip(running.foreground()).map(Sequence::due);
+        let due = || (running.foreground()..running.len()).map(move |index| running.due(index));
         let answers = due().filter(|&due| due == 1).count();
         let prompts = due().any(|due| due > 1);
         match self.alone.filter(|_| prompts && answers == 0) {

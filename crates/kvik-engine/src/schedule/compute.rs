@@ -11,12 +11,13 @@ use super::draft::{Draft, Drafting};
 use super::jobs::Jobs;
 use super::plan::{Kind, Plan, Span};
 use super::prefixes::Prefixes;
+use super::results::{Results, Sibling};
 use super::running::Running;
 use super::sampling::{SampleJob, Sampled};
 use super::sequence::Sequence;
 use super::shares::RowShares;
 use super::watching::Watching;
-use crate::api::{FinishReason, RequestError};
+use crate::api::{FinishReason, RequestError, Wants};
 use crate::panics::contain;
 use crate::stats::DraftSource;
 
@@ -37,6 +38,15 @@ impl<'a> Outputs<'a> {
         let (logits, hidden) = computed.outputs.split_at(logits);
         Outputs { logits, hidden, likeliest: computed.likeliest }
     }
+}
+
+/// What is sampled for a span.
+#[derive(Default)]
+struct Samples {
+    /// The tokens of its sequence: for the first row, and for further rows as long as they equal the draft.
+    own: Vec<Sampled>,
+    /// The choices that begin with the first of them.
+    siblings: Vec<Sibling>,
 }
 
 /// Computes the rows of `plan`, and measures how long they take.
@@ -70,6 +80,7 @@ pub(super) fn compute(
         Ok(Ok(computed)) => {
             watching.put_back(&mut jobs.running);
             prefixes.disk.note_computed(plan.prefill_rows(), elapsed);
+            divide_time(&plan, jobs, elapsed);
             shares.note(&plan, &jobs.running, elapsed);
             let outputs = Outputs::of(computed, plan.logits() * vocab_len);
             let drafting = &mut shares.drafting;
@@ -90,6 +101,16 @@ pub(super) fn compute(
         }
     }
     Ok(())
+}
+
+/// Divides the time of a batch among its rows, for those of prompts.
+fn divide_time(plan: &Plan, jobs: &mut Jobs, elapsed: Duration) {
+    let of_row = elapsed / plan.rows.len().max(1) as u32;
+    for span in plan.spans.iter().filter(|span| span.kind == Kind::Tokens) {
+        let sequence = &jobs.running[span.index];
+        let (job, rows) = (sequence.job, sequence.new_prompt_rows(span.rows - span.draft.tokens.len()));
+        jobs.results.job(job).report.prompt_time += of_row * rows as u32;
+    }
 }
 
 /// Copies what was computed of accepted draft tokens into the states of their sequences; returns how long that took.
@@ -212,7 +233,7 @@ fn hand_out(
     let mut tokens = likeliest.iter().map(|&token| Prediction::Likeliest(token));
     let states: usize = spans.iter().map(|span| span.hidden).sum();
     let d_model = hidden.len() / states.max(1);
-    for (span, sampled) in spans.iter().zip(sampled) {
+    for (span, Samples { own, siblings }) in spans.iter().zip(sampled) {
         if span.kind == Kind::Repeat {
             note_repeated(span, jobs);
             continue;
@@ -224,11 +245,11 @@ fn hand_out(
             let states = hidden.split_off(..span.hidden * d_model).unwrap_or_default();
             jobs.running[span.index].pooled.add(states, span.hidden);
         }
-        let mut sampled = sampled.into_iter();
+        let mut sampled = own.into_iter();
         let predicted = rows.by_ref().take(span.logits).chain(tokens.by_ref().take(span.likeliest));
         let mut rows = predicted.map(|row| (row, sampled.next()));
-        if let Some((row, sampled)) = rows.next().filter(|_| pinned.is_ok()) {
-            emit(span.index, row, sampled, jobs, prefixes.now());
+        if let Some(next) = rows.next().filter(|_| pinned.is_ok()) {
+            emit(span.index, next, siblings, jobs, prefixes.now());
             if !span.draft.tokens.is_empty() {
                 verify(span, &mut rows, jobs, prefixes, drafting);
             }
@@ -240,37 +261,67 @@ fn hand_out(
     end_stored(jobs, &mut prefixes.ram.cache, now);
 }
 
-/// Samples the tokens of `spans` in parallel. Empty for an answer that has not begun: its choices begin with it.
+/// Samples the tokens of `spans` in parallel, and where answers begin, the first tokens of all choices.
 fn sample(
     spans: &[Span],
     &Outputs { mut logits, mut likeliest, .. }: &Outputs<'_>,
     vocab_len: usize,
     jobs: &mut Jobs,
     threads: Option<&Pool>,
-) -> Vec<Vec<Sampled>> {
-    let mut sampled: Vec<Vec<Sampled>> = spans.iter().map(|_| Vec::new()).collect();
-    let mut sequences = jobs.running.iter_mut().enumerate();
+) -> Vec<Samples> {
+    let Jobs { running, results, .. } = jobs;
+    let mut all: Vec<Samples> = spans.iter().map(|span| begin(span, running, results)).collect();
+    let mut sequences = running.iter_mut().enumerate();
     let mut batch = Vec::new();
-    for (span, sampled) in spans.iter().zip(&mut sampled) {
-        let own = logits.split_off(..span.logits * vocab_len).unwrap_or_default();
-        let tokens = likeliest.split_off(..span.likeliest).unwrap_or_default();
-        let nothing = own.is_empty() && tokens.is_empty();
+    for (span, Samples { own: sampled, siblings }) in spans.iter().zip(&mut all) {
+        let logits = logits.split_off(..span.logits * vocab_len).unwrap_or_default();
+        let likeliest = likeliest.split_off(..span.likeliest).unwrap_or_default();
         let sequence = sequences.find(|(index, _)| *index == span.index).map(|(_, sequence)| sequence);
-        if let Some(sequence) = sequence.filter(|sequence| !nothing && sequence.has_begun()) {
+        if let Some(sequence) = sequence.filter(|sequence| is_sampled(span, sequence) && sampled.is_empty()) {
             let (answer, draft) = (&mut sequence.answer, &span.draft.tokens[..]);
-            batch.push(SampleJob { answer, logits: own, likeliest: tokens, draft, sampled });
+            batch.push(SampleJob { answer, logits, likeliest, draft, sampled });
+            batch.extend(siblings.iter_mut().map(|Sibling { answer, sampled, .. }| SampleJob {
+                answer,
+                logits,
+                likeliest,
+                draft: &[],
+                sampled,
+            }));
         }
     }
-    jobs.results.sampling.sample_batch(&mut batch, vocab_len, threads);
-    sampled
+    results.sampling.sample_batch(&mut batch, vocab_len, threads);
+    all
 }
 
-/// Emits the next token of a sequence: the one already `said`, or one sampled now. The first prediction after a prompt
-/// starts all choices.
-fn emit(index: usize, predicted: Prediction<'_>, sampled: Option<Sampled>, jobs: &mut Jobs, now: Duration) {
+/// The choices that begin with the first token of `span`, not sampled yet; or why there are none.
+fn begin(span: &Span, running: &Running, results: &Results) -> Samples {
+    let sequence = &running[span.index];
+    if !is_sampled(span, sequence) {
+        return Samples::default();
+    }
+    match results.siblings(sequence) {
+        Ok(siblings) => Samples { siblings, ..Samples::default() },
+        Err(error) => Samples { own: vec![Err(error)], ..Samples::default() },
+    }
+}
+
+/// Whether tokens are sampled from the predictions of a span.
+fn is_sampled(span: &Span, sequence: &Sequence) -> bool {
+    let is_text = sequence.answer.request().wants == Wants::Text;
+    is_text && sequence.ended.is_none() && span.logits + span.likeliest > 0
+}
+
+/// Emits the next token of a sequence, and the first tokens of the `siblings` that begin with it.
+fn emit(
+    index: usize,
+    next: (Prediction<'_>, Option<Sampled>),
+    siblings: Vec<Sibling>,
+    jobs: &mut Jobs,
+    now: Duration,
+) {
     let sequence = &mut jobs.running[index];
     let (id, job) = (sequence.id, sequence.job);
-    match jobs.results.emit(sequence, predicted, sampled, now) {
+    match jobs.results.emit(sequence, next, siblings, now) {
         Ok(siblings) => siblings.into_iter().for_each(|child| jobs.running.fork(id, child)),
         Err(error) => jobs.results.fail_later(job, error),
     }
@@ -294,11 +345,11 @@ fn verify<'a>(
         if sequence.ended.is_some() || !is_drawn {
             break;
         }
-        let Some((row, sampled)) = rows.next() else { break };
+        let Some(next) = rows.next() else { break };
         drawn += 1;
         jobs.results.accepted(sequence.job, *source);
         store(span.index, 1, jobs, &mut prefixes.ram.cache);
-        emit(span.index, row, sampled, jobs, prefixes.now());
+        emit(span.index, next, Vec::new(), jobs, prefixes.now());
     }
     if matches!(source, DraftSource::Model | DraftSource::Head) {
         drafting.note_drawn(*source, tokens.len(), drawn);
@@ -319,7 +370,7 @@ fn store(index: usize, rows: usize, jobs: &mut Jobs, cache: &mut Cache) {
     jobs.charge(index, rows);
     let sequence = &mut jobs.running[index];
     let (from, to) = (sequence.stored, sequence.stored + rows);
-    let new = to.min(sequence.prompt_len).saturating_sub(sequence.furthest.max(from));
+    let new = sequence.new_prompt_rows(rows);
     let again = to.min(sequence.furthest).saturating_sub(from);
     let job = jobs.results.computed(sequence.job, new, again);
     if new > 0 {
@@ -369,6 +420,63 @@ pub(super) fn end_stored(jobs: &mut Jobs, cache: &mut Cache, now: Duration) {
             }
             (0..job.choices).for_each(|choice| job.finished(choice, FinishReason::Length));
             sequence.ended = Some(FinishReason::Length);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kvik_cache::TenantId;
+    use kvik_text::stream::{TokenKind, Vocabulary};
+
+    use super::*;
+    use crate::api::{Event, EventSink};
+
+    struct Client;
+
+    impl EventSink for Client {
+        fn send(&mut self, _: Event) -> bool {
+            true
+        }
+
+        fn is_closed(&self) -> bool {
+            false
+        }
+    }
+
+    const PROMPT: usize = 5;
+
+    /// The last rows of a prompt of five tokens, of which so many predict a token.
+    fn span(logits: usize) -> Span {
+        let (draft, kind) = (Draft::default(), Kind::Tokens);
+        Span { index: 0, rows: PROMPT, logits, likeliest: 0, draft, hidden: 0, followed_from: None, kind }
+    }
+
+    /// One after the other they would hold up all other requests.
+    #[test]
+    fn the_first_tokens_of_all_choices_are_sampled_in_one_batch() {
+        let words = (b'a'..=b'd').map(|letter| (vec![letter], TokenKind::Text));
+        let mut jobs = Jobs::new(1, Arc::new(Vocabulary::new(words)));
+        let job = jobs.results.open(Box::new(Client), PROMPT, 64, Duration::ZERO);
+        let sequence = Sequence::fake(TenantId(0), vec![7; PROMPT]);
+        jobs.running.insert(Sequence { id: SeqId(1), job, ..sequence });
+        let outputs = Outputs { logits: &[0.0, 1.0, 3.0, 2.0], ..Outputs::default() };
+        let before = sample(&[span(0)], &Outputs::default(), 4, &mut jobs, None);
+        assert!(
+            before[0].own.is_empty() && before[0].siblings.is_empty(),
+            "the prompt is not read to its end"
+        );
+        let Some(Samples { own, siblings }) = sample(&[span(1)], &outputs, 4, &mut jobs, None).pop() else {
+            panic!("nothing is sampled")
+        };
+        let tokens = |sampled: &[Sampled]| -> Vec<Option<Token>> {
+            sampled.iter().map(|step| step.as_ref().unwrap().token).collect()
+        };
+        assert_eq!((tokens(&own), siblings.len()), (vec![Some(2)], 63));
+        for (number, Sibling { choice, sampled, .. }) in (1..).zip(&siblings) {
+            assert_eq!((*choice, tokens(sampled)), (number, vec![Some(2)]));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Drafts of a step: what each sequence is offered, and how much of it is computed.
 
-use kvik_cache::{Followers, Token};
+use kvik_cache::{Followers, SeqId, Token};
 use kvik_model::batch::{PredictionHead, WantedTokens};
 
 use super::background::BackgroundShare;
@@ -30,12 +30,12 @@ pub(super) fn draft(
     let foreground = running.foreground();
     let is_alone = rows[..foreground].iter().all(|&rows| rows == 0);
     let among = if is_alone { foreground..rows.len() } else { 0..foreground };
-    let decoding = among.clone().filter(|&index| running[index].due() == 1).count();
+    let decoding = among.clone().filter(|&index| running.due(index) == 1).count();
     if config.draft_rows_max == 0 || decoding == 0 {
         return drafts;
     }
     for index in among.clone() {
-        let most = running[index].draft_max().min(DRAFT_MAX);
+        let most = running.draft_max(index).min(DRAFT_MAX);
         if most > 0 {
             drafts[index] = find_draft(&mut running[index], most, prefixes, config.draft_sources);
         }
@@ -122,15 +122,19 @@ fn to_ask(
     rows: usize,
     drafts: &[Draft],
     running: &mut Running,
-    drafting: &Drafting,
+    drafting: &mut Drafting,
 ) -> Vec<(usize, usize)> {
-    let able = running.iter().take(drafts.len()).filter(|sequence| sequence.draft_max() > 0).count();
+    let able = (0..drafts.len()).filter(|&index| running.draft_max(index) > 0).count();
     let mut asked = Vec::new();
     for (index, draft) in drafts.iter().enumerate() {
+        let draft_max = running.draft_max(index);
+        if draft_max == 0 {
+            continue;
+        }
         let sequence = &mut running[index];
         let likely = sequence.drafter.likely_of(source, drafting);
-        let most = drafting.ask(source, (rows, able), sequence.tokens.len(), likely);
-        let most = most.min(sequence.draft_max());
+        let most = drafting.ask(source, (rows, able), sequence.id, likely);
+        let most = most.min(draft_max);
         if most > 0 && draft.expected() < expected(likely, most) {
             asked.push((index, most));
         }
@@ -178,7 +182,8 @@ fn ask_head(
     }
     if passes > 0 && only_goes_on {
         let elapsed = prefixes.now().saturating_sub(since);
-        drafting.note_pass(DraftSource::Head, asked.len(), elapsed / passes);
+        let ids: Vec<SeqId> = asked.iter().map(|&(index, _)| running[index].id).collect();
+        drafting.note_pass(DraftSource::Head, &ids, elapsed / passes);
     }
     for ((index, _), tokens) in asked.into_iter().zip(found) {
         drafts[index] = offered(DraftSource::Head, index, tokens, running);
@@ -195,7 +200,6 @@ fn ask_model(
 ) {
     let Prefixes { draft_model: Some(model), clock, .. } = prefixes else { return };
     let now = clock();
-    model.set_now(now);
     let asked = to_ask(DraftSource::Model, rows, drafts, running, drafting);
     let wanted = asked.into_iter().map(|(index, most)| (index, wanted(&running[index], most)));
     let (indices, wanted): (Vec<usize>, Vec<WantedDraft<'_>>) = wanted

@@ -50,6 +50,11 @@ impl Job {
         }
     }
 
+    /// Whether it is a client's: neither of the background nor of idle time.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.background && !self.in_idle_time
+    }
+
     /// Whether the client has gone.
     pub(super) fn is_closed(&self) -> bool {
         !self.listening || contain(|| self.sink.is_closed()).unwrap_or(true)
@@ -63,7 +68,6 @@ impl Job {
     /// Records that the prefill begins; `reused` says why no more of the prompt was known.
     pub(super) fn admitted(&mut self, now: Duration, reused: Reused) {
         self.times.admitted = Some(now);
-        self.report.admitted_at = now;
         self.report.queued = now.saturating_sub(self.times.submitted);
         self.report.cache = Some(reused.stop);
         self.report.evicted = reused.evicted;
@@ -81,9 +85,10 @@ impl Job {
         }
     }
 
-    /// Records a generated token.
-    pub(super) fn token(&mut self, now: Duration) {
+    /// Records a generated token, which may be the first one of its choice.
+    pub(super) fn token(&mut self, is_first: bool, now: Duration) {
         self.report.generated_tokens += 1;
+        self.report.decoded_tokens += usize::from(!is_first);
         self.times.last_token = Some(now);
         let first = self.times.first_token.unwrap_or(now);
         self.report.decode = now.saturating_sub(first);
@@ -138,7 +143,7 @@ impl Job {
             millis(report.prefill),
             rate(report.computed_tokens, report.prefill),
             report.generated_tokens,
-            rate(report.generated_tokens.saturating_sub(1), report.decode),
+            rate(report.decoded_tokens, report.decode),
             report.retained.as_deref().map_or_else(String::new, kept),
             millis(report.queued),
             millis(now.saturating_sub(self.times.submitted)),

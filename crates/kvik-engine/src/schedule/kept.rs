@@ -224,7 +224,7 @@ impl Prefixes {
 
     /// The prefixes that a scan has found, and the current time on the same clock.
     pub(crate) fn scanned(&self, scan: PrefixScan) -> (Vec<PrefixInfo>, Duration) {
-        (self.ram.cache.scanned(scan), self.now())
+        (self.ram.cache.scanned(scan), self.ram.cache.now())
     }
 
     /// The tenant that owns the prompts of a tenant.

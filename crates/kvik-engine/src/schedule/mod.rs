@@ -93,7 +93,7 @@ use crate::api::{Request, RequestError};
 use crate::config::EngineConfig;
 use crate::panics::contain;
 use crate::stats::{Counters, DraftSource};
-use disk::{DiskSetup, Fetch};
+use disk::{DiskSetup, Fetch, WallClock};
 use draft::DraftModel;
 use idle::Idle;
 use job::JobId;
@@ -171,8 +171,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Sets how tenants share the model, the cache and the disk; other tenants have weight 1. Their quotas apply from
-    /// their next request; prefixes they used before the start are prefetched.
+    /// Sets how tenants share the model, the cache and the disk; other tenants have weight 1. A lowered quota is kept at
+    /// once in RAM, and on disk by the next steps; prefixes they used before the start are prefetched.
     pub fn set_tenants(&mut self, parts: &[TenantPart]) {
         self.jobs.turns.set_weights(parts.iter().map(|part| (part.tenant, part.weight)));
         self.prefixes.set_tenants(parts);
@@ -230,10 +230,18 @@ impl Scheduler {
     }
 
     fn begin_step(&mut self) {
-        let now = self.now();
-        self.prefixes.ram.cache.set_now(now);
-        self.prefixes.disk.follow_wall_clock(now);
+        let now = self.prefixes.keep_time();
         self.jobs.cancel_closed(now, &mut self.prefixes.ram.cache);
+    }
+
+    /// Drops from memory what has outlived its time. To be called before the cache is asked something between two steps.
+    pub(crate) fn keep_time(&mut self) {
+        self.prefixes.keep_time();
+    }
+
+    /// Has times to live go on while the machine sleeps, by a wall clock. If there is a disk, its setup names the clock.
+    pub fn follow_wall_clock(&mut self, wall: WallClock) {
+        self.prefixes.disk.set_wall_clock(wall);
     }
 
     /// Decides which sequences run and chooses the rows of this step.
@@ -339,12 +347,12 @@ impl Scheduler {
         let is_due = running.is_due() || results.has_finished();
         let waits = queue.fetches().filter_map(Fetch::until);
         let patience = waits.chain(disk.next_deadline()).min();
-        let prefetches = disk.has_candidates() || disk.may_offer();
+        let moves_blocks = disk.has_candidates() || disk.may_offer() || disk.exceeds_share();
         let works = !self.is_idle() || self.idle.has_work(results, prefixes);
-        if is_due || (patience.is_none() && (prefetches || works)) {
+        if is_due || (patience.is_none() && (moves_blocks || works)) {
             return Pause::None;
         }
-        let next = patience.into_iter().chain(disk.next_expiry()).chain(disk.next_copy_deadline()).min();
+        let next = patience.into_iter().chain(prefixes.next_expiry()).chain(disk.next_copy_deadline()).min();
         next.map_or(Pause::Forever, |next| Pause::For(next.saturating_sub(self.now())))
     }
 
@@ -392,6 +400,12 @@ impl Scheduler {
     /// Sequences that hold blocks.
     pub fn running(&self) -> usize {
         self.jobs.running.len()
+    }
+
+    /// Those of them that no client waits for: of the background and of idle time.
+    pub fn running_behind(&self) -> usize {
+        let idle = self.jobs.running.iter().filter(|sequence| self.idle.is_job(sequence.job));
+        self.jobs.running.background() + idle.count()
     }
 
     /// Requests that were never admitted, except those of the background.

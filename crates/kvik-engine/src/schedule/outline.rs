@@ -82,7 +82,7 @@ impl Prefixes {
             disk_tokens: self.stored(name, &info, None).map_or(0, |(tokens, _)| tokens),
             pins: cache.pins_through(name, PINS_MAX),
             policy: cache.policy(),
-            now: self.now(),
+            now: cache.now(),
             info,
         })
     }

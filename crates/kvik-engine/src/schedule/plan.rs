@@ -230,7 +230,7 @@ pub(super) struct Budgets {
 /// Divides the rows among the running sequences, without those of drafts. In a step with foreground rows, the
 /// background gets [its rows](super::background) after theirs are known.
 pub(super) fn divide_rows(running: &Running, turns: &AllTurns, budgets: Budgets) -> Vec<usize> {
-    let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
+    let missing: Vec<usize> = (0..running.len()).map(|index| running.due(index)).collect();
     if let Some(suspect) = running.iter().position(Sequence::is_suspect) {
         let mut rows = vec![0; missing.len()];
         rows[suspect] = missing[suspect].min(budgets.alone);

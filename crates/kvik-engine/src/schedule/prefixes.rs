@@ -19,6 +19,9 @@ use crate::config::EngineConfig;
 use crate::panics::contain;
 use crate::stats::{DiskStats, DraftSource, RemoteStats};
 
+/// What a wall clock in whole seconds may be ahead although nothing has moved it.
+const CLOCK_ERROR: Duration = Duration::from_secs(1);
+
 /// The prefixes that are computed.
 pub struct Prefixes {
     pub(super) ram: Ram,
@@ -31,6 +34,8 @@ pub struct Prefixes {
     /// A smaller model that drafts, if configured.
     pub(super) draft_model: Option<DraftModel>,
     pub(super) clock: Clock,
+    /// How far the wall clock was ahead, which times to live count: the machine has slept, or its clock was set forward.
+    ahead: Duration,
     /// Bytes of a block.
     pub(super) block_bytes: usize,
 }
@@ -49,12 +54,36 @@ impl Prefixes {
             kept_parts: CompressedPrefixes::default(),
             draft_model: None,
             clock,
+            ahead: Duration::ZERO,
             block_bytes: config.block_bytes,
         })
     }
 
     pub(crate) fn now(&self) -> Duration {
         (self.clock)()
+    }
+
+    /// Tells the caches and the disk the time, and returns it: what has outlived it is not found from then on.
+    pub(super) fn keep_time(&mut self) -> Duration {
+        let now = self.now();
+        let more = self.disk.follow_wall_clock(now);
+        if more > CLOCK_ERROR {
+            self.ahead = self.ahead.saturating_add(more);
+        }
+        let in_ram = now.saturating_add(self.ahead);
+        self.ram.cache.set_now(in_ram);
+        if let Some(model) = &mut self.draft_model {
+            model.set_now(in_ram);
+        }
+        now
+    }
+
+    /// When the next prefix expires that nobody uses, by the scheduler's clock.
+    pub(super) fn next_expiry(&self) -> Option<Duration> {
+        let caches = [Some(&self.ram.cache), self.draft_cache()];
+        let in_ram = caches.into_iter().flatten().filter_map(Cache::next_expiry).min();
+        let in_ram = in_ram.map(|at| at.saturating_sub(self.ahead));
+        in_ram.into_iter().chain(self.disk.next_expiry()).min()
     }
 
     /// Attaches the disk, and makes prefetch candidates of prefixes without a tenant; those of tenants follow when the
@@ -68,10 +97,13 @@ impl Prefixes {
         self.disk.add_candidates(&[namespace], &self.tenants.namespaces);
     }
 
-    /// Sets the tenants' shares of RAM and disk. Quotas apply from a tenant's next request; prefixes it used before the
-    /// start are prefetched.
+    /// Sets the tenants' shares of RAM and disk. A lowered quota is kept at once in RAM, and on disk by the next steps;
+    /// prefixes that a tenant used before the start are prefetched. What is cached of tenants that are not among these
+    /// makes way first, until they send a request.
     pub(super) fn set_tenants(&mut self, parts: &[TenantPart]) {
         self.tenants.set_parts(parts);
+        self.ram.cache.withdraw_shares();
+        self.disk.withdraw_shares();
         let shared = |part: &TenantPart| {
             self.tenants.namespaces.shared(Sharers::plain(part.salt), &mut self.ram.cache)
         };

@@ -14,7 +14,7 @@ use crate::api::{PinnedPrompt, Probe, Request, Wants};
 impl Prefixes {
     /// The match that `request` would find if it were admitted now, next to the running sequences.
     pub(super) fn probe(&mut self, request: &Request, running: &Running) -> Probe {
-        self.ram.cache.set_now(self.now());
+        self.keep_time();
         let prompt = &request.prompt[..];
         if let Some(probe) = self.probe_part(request) {
             return probe;
@@ -39,7 +39,7 @@ impl Prefixes {
             retokenised: request.retokenised_tokens(),
             stop: known.stop,
             evicted: known.evicted,
-            at: self.now(),
+            at: self.ram.cache.now(),
         }
     }
 
@@ -58,7 +58,7 @@ impl Prefixes {
             retokenised: request.retokenised_tokens(),
             stop: StopReason::Retained,
             evicted: None,
-            at: self.now(),
+            at: self.ram.cache.now(),
         })
     }
 

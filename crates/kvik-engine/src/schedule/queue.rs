@@ -190,6 +190,14 @@ impl Queue {
         Candidates { preempted, by_tenant: tenants.into_iter().map(of).collect() }
     }
 
+    /// Whether there are [candidates](Queue::candidates). Looks up no prompt: while all places are taken this is asked in
+    /// every step.
+    pub(super) fn has_candidates(&self, facts: &Facts<'_>) -> bool {
+        let has_preempted = self.foreground().iter().any(|waiting| !waiting.is_new());
+        let is_ready = |tenant: TenantId| self.ready_of(tenant, facts).next().is_some();
+        has_preempted || self.tenants(facts).into_iter().any(is_ready)
+    }
+
     /// The first `count` background sequences, without those that wait for the disk.
     pub(super) fn background_candidates(&self, count: usize, facts: &Facts<'_>) -> Vec<Candidate> {
         let time = |waiting: &Waiting| (facts.time)(waiting.sequence.tenant);
@@ -218,13 +226,18 @@ impl Queue {
 
     /// The first `window` new requests of a tenant that do not wait for the disk.
     fn candidates_of(&self, tenant: TenantId, window: usize, facts: &Facts<'_>) -> VecDeque<Candidate> {
-        let mut loads = facts.loads;
-        let own = self.foreground().iter();
-        let own = own.filter(|waiting| waiting.is_new() && waiting.sequence.tenant == tenant);
-        let own = own.filter(|waiting| waiting.fetch.may_go_on(&mut loads, facts.now)).take(window);
+        let own = self.ready_of(tenant, facts).take(window);
         let mut own: Vec<Candidate> = own.map(|waiting| waiting.candidate(facts)).collect();
         own.sort_by_key(|candidate| (candidate.rank, candidate.key));
         own.into()
+    }
+
+    /// The new requests of a tenant that do not wait for the disk, oldest first.
+    fn ready_of(&self, tenant: TenantId, facts: &Facts<'_>) -> impl Iterator<Item = &Waiting> {
+        let (mut loads, now) = (facts.loads, facts.now);
+        let own = self.foreground().iter();
+        let own = own.filter(move |waiting| waiting.is_new() && waiting.sequence.tenant == tenant);
+        own.filter(move |waiting| waiting.fetch.may_go_on(&mut loads, now))
     }
 
     /// The index of a candidate, if it still waits.
@@ -448,7 +461,7 @@ mod tests {
     fn choices_that_never_ran_take_turns() {
         let mut queue = queue(&[0, 1]);
         let parent = preempted(JobId(9), Sequence::fake(TenantId(3), vec![1; 9]));
-        (1..4).for_each(|choice| queue.insert(parent.sibling(choice)));
+        (1..4).for_each(|choice| queue.insert(parent.sibling(choice, parent.answer.sibling(choice))));
         assert_eq!(admitted(&mut queue, &|_| 0, &|_| true), [0, 1, 9, 9, 9]);
         assert_eq!(queue.new_requests().count(), 0, "a request that has begun is not new");
     }
@@ -530,6 +543,39 @@ mod tests {
         let tenants: Vec<u32> = std::iter::repeat_n(0, 100).chain([1]).collect();
         let order = admitted(&mut queue(&tenants), &|_| 0, &|_| true);
         assert_eq!((order.len(), order[1]), (WINDOW / 2 + 1, 100));
+    }
+
+    /// Whether a full step with these facts has candidates; panics if a prompt is looked up.
+    fn has_candidates(queue: &Queue, now: Duration) -> bool {
+        let known = |_: &Sequence| -> Known { panic!("a prompt is looked up while there is no place") };
+        queue.has_candidates(&Facts { known: &known, time: &|_| 0.0, loads: 0, now })
+    }
+
+    /// Whether there are candidates is what the look-up of all of them would say, for new requests and preempted ones,
+    /// and where some or all wait for the disk.
+    #[test]
+    fn that_there_are_candidates_is_known_without_a_look_up() {
+        let waiting_for_the_disk = [0, 1, 2].map(|count| {
+            let mut queue = queue(&[0, 1]);
+            let until = Duration::from_millis(5);
+            queue.fetches_mut().take(count).for_each(|fetch| *fetch = Fetch::without_capacity(until));
+            queue
+        });
+        let mut has_run = Queue::default();
+        has_run.insert(preempted(JobId(7), Sequence::fake(TenantId(3), vec![1; 9])));
+        let mut in_the_background = Queue::default();
+        in_the_background.insert(in_background(8, false));
+        let [none, one, all] = waiting_for_the_disk;
+        let queues = [Queue::default(), none, one, all, has_run, in_the_background];
+        for (queue, expect) in queues.iter().zip([false, true, true, false, true, false]) {
+            for (millis, expect) in [(0, expect), (5, queue.oldest_foreground().is_some())] {
+                let now = Duration::from_millis(millis);
+                let known = |_: &Sequence| Known::cached(0);
+                let facts = Facts { known: &known, time: &|_| 0.0, loads: 0, now };
+                assert_eq!(queue.candidates(&facts).next(|_| 0.0).is_some(), expect);
+                assert_eq!(has_candidates(queue, now), expect);
+            }
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use kvik_text::stream::Vocabulary;
 
-use super::answer::{Prediction, Step};
+use super::answer::{Answer, Prediction, Step};
 use super::draft::Draft;
 use super::job::{Job, JobId};
 use super::sampling::{Sampled, SamplingContext};
@@ -37,6 +37,14 @@ pub(super) struct Results {
     service: Option<Duration>,
     pub(super) counters: Counters,
     pub(super) sampling: SamplingContext,
+}
+
+/// A further choice of a request, which begins with the first prediction after its prompt.
+pub(super) struct Sibling {
+    pub(super) choice: u32,
+    pub(super) answer: Answer,
+    /// Its first token, once that is sampled.
+    pub(super) sampled: Vec<Sampled>,
 }
 
 impl Results {
@@ -86,9 +94,11 @@ impl Results {
     /// Counts `new` prompt tokens of a request that were computed, and `again` tokens that were computed before a
     /// preemption; returns the request.
     pub(super) fn computed(&mut self, id: JobId, new: usize, again: usize) -> &mut Job {
-        self.counters.computed_tokens += new as u64;
+        let job = self.open.get_mut(&id).expect("a sequence has a job");
+        if job.is_waited_for() {
+            self.counters.computed_tokens += new as u64;
+        }
         self.counters.recomputed_tokens += again as u64;
-        let job = self.job(id);
         job.report.computed_tokens += new;
         job.report.recomputed_tokens += again;
         job
@@ -132,24 +142,24 @@ impl Results {
     /// Finishes a request whose choices have all ended.
     pub(super) fn finish(&mut self, id: JobId, job: Job, now: Duration) {
         let took = now.saturating_sub(job.times.admitted.unwrap_or(now));
-        if !job.background {
+        if job.is_waited_for() {
             self.service = Some(self.service.map_or(took, |mean| (mean * 7 + took) / 8));
+            self.counters.completed += 1;
         }
-        self.counters.completed += 1;
         tracing::debug!("request {}: {}", id.0, job.summary(now));
         self.finished.push(job);
     }
 
     /// Ends a request with an error.
     pub(super) fn fail(&mut self, id: JobId, job: Job, error: RequestError) {
-        self.counters.failed += 1;
+        self.counters.failed += u64::from(job.is_waited_for());
         tracing::warn!("request {} failed: {error}", id.0);
         job.failed(error);
     }
 
     /// Ends a request whose client has gone.
     pub(super) fn cancel(&mut self, id: JobId, job: Job, now: Duration) {
-        self.counters.cancelled += 1;
+        self.counters.cancelled += u64::from(job.is_waited_for());
         tracing::debug!("request {} cancelled: {}", id.0, job.summary(now));
         job.cancelled();
     }
@@ -168,7 +178,7 @@ impl Results {
     pub(super) fn fail_all(&mut self, error: &RequestError) {
         self.failed.clear();
         for (_, job) in std::mem::take(&mut self.open) {
-            self.counters.failed += 1;
+            self.counters.failed += u64::from(job.is_waited_for());
             job.failed(error.clone());
         }
     }
@@ -198,24 +208,34 @@ impl Results {
         self.service
     }
 
-    /// Emits the next token of a sequence: the one already `said`, or one sampled from the prediction. The first
-    /// prediction after a prompt starts all choices: returns the siblings that continue. A panic becomes an error of
-    /// the request.
+    /// The further choices that begin with the next token of this sequence: those of its request, if it has generated
+    /// nothing yet. A panic becomes an error of the request.
+    pub(super) fn siblings(&self, sequence: &Sequence) -> Result<Vec<Sibling>, RequestError> {
+        let job = self.open.get(&sequence.job).expect("a sequence has a job");
+        let is_first = sequence.choice == 0 && sequence.tokens.len() == sequence.prompt_len;
+        let choices = if is_first { 1..job.choices } else { 0..0 };
+        let answer = |choice| sequence.answer.sibling(choice);
+        let sibling = |choice| Sibling { choice, answer: answer(choice), sampled: Vec::new() };
+        contain(|| choices.map(sibling).collect())
+    }
+
+    /// Emits the next token of a sequence, sampled already or sampled now from the prediction, and the first tokens of the
+    /// `siblings` that begin with it: returns those that continue. A panic becomes an error of the request.
     pub(super) fn emit(
         &mut self,
         sequence: &mut Sequence,
-        predicted: Prediction<'_>,
-        sampled: Option<Sampled>,
+        next: (Prediction<'_>, Option<Sampled>),
+        siblings: Vec<Sibling>,
         now: Duration,
     ) -> Result<Vec<Sequence>, RequestError> {
-        contain(|| self.emit_choices(sequence, predicted, sampled, now)).flatten()
+        contain(|| self.emit_choices(sequence, next, siblings, now)).flatten()
     }
 
     fn emit_choices(
         &mut self,
         sequence: &mut Sequence,
-        predicted: Prediction<'_>,
-        mut sampled: Option<Sampled>,
+        (predicted, sampled): (Prediction<'_>, Option<Sampled>),
+        siblings: Vec<Sibling>,
         now: Duration,
     ) -> Result<Vec<Sequence>, RequestError> {
         let job = self.open.get_mut(&sequence.job).expect("a sequence has a job");
@@ -227,25 +247,26 @@ impl Results {
             job.vector(tokens.iter().map(|&token| logits[token as usize]).collect());
             return Ok(Vec::new());
         }
-        let first = sequence.choice == 0 && sequence.tokens.len() == sequence.prompt_len;
-        let siblings = if first { 1..job.choices } else { 0..0 };
-        let mut siblings: Vec<Sequence> = siblings.map(|choice| sequence.sibling(choice)).collect();
-        for sequence in std::iter::once(sequence).chain(&mut siblings) {
-            let step =
-                sampled.take().unwrap_or_else(|| self.sampling.sample(&mut sequence.answer, predicted))?;
+        let begun =
+            |Sibling { choice, answer, mut sampled }| (sequence.sibling(choice, answer), sampled.pop());
+        let mut siblings: Vec<(Sequence, Option<Sampled>)> = siblings.into_iter().map(begun).collect();
+        let others = siblings.iter_mut().map(|(sibling, sampled)| (sibling, sampled.take()));
+        for (sequence, sampled) in std::iter::once((sequence, sampled)).chain(others) {
+            let step = sampled.unwrap_or_else(|| self.sampling.sample(&mut sequence.answer, predicted))?;
             self.counters.generated_tokens += u64::from(step.token.is_some());
             emit_step(sequence, job, step, now);
         }
-        siblings.retain(|sibling| sibling.ended.is_none());
-        Ok(siblings)
+        let siblings = siblings.into_iter().map(|(sibling, _)| sibling);
+        Ok(siblings.filter(|sibling| sibling.ended.is_none()).collect())
     }
 }
 
 /// Adds the next token to a sequence, if there is one, and sends it to its client.
 fn emit_step(sequence: &mut Sequence, job: &mut Job, step: Step, now: Duration) {
     if let Some(token) = step.token {
+        let is_first = sequence.tokens.len() == sequence.prompt_len;
         sequence.tokens.push(token);
-        job.token(now);
+        job.token(is_first, now);
     }
     let limit = sequence.answer.request().line_limits.time_max;
     let is_late = limit.is_some_and(|limit| job.report.decode > limit) && step.text.contains('\n');
@@ -349,7 +370,7 @@ mod tests {
         let (log, mut results) = (Log::default(), results());
         let id = results.open(Box::new(Leaving(log.clone())), 3, 1, AT(0));
         let job = results.job(id);
-        job.token(AT(1));
+        job.token(true, AT(1));
         job.text(0, "last".to_owned(), Vec::new());
         job.finished(0, FinishReason::Length);
         let job = results.remove(id).unwrap();

@@ -16,7 +16,7 @@ use super::sequence::Sequence;
 pub(super) struct Running {
     /// Oldest first.
     sequences: Vec<Sequence>,
-    /// Choices that start as copies of a running sequence, at the next step.
+    /// Choices that start as copies of a running sequence, at the next steps.
     forks: Vec<Fork>,
 }
 
@@ -55,6 +55,29 @@ impl Running {
     pub(super) fn delays_nobody(&self, sequence: &Sequence) -> bool {
         let waits = |other: &Sequence| sequence.is_background() || !other.is_background();
         !self.iter().any(|other| other.id != sequence.id && waits(other))
+    }
+
+    /// Whether sequences of other requests run that clients wait for.
+    pub(super) fn serves_others(&self, job: JobId) -> bool {
+        self.iter().any(|sequence| sequence.job != job && !sequence.is_background())
+    }
+
+    /// Number of rows that the sequence at `index` may compute now: none while choices are still to be copied from it,
+    /// which begin at the end of its prompt.
+    pub(super) fn due(&self, index: usize) -> usize {
+        let sequence = &self.sequences[index];
+        let is_parent = self.forks.iter().any(|fork| fork.parent == sequence.id);
+        if is_parent { 0 } else { sequence.due() }
+    }
+
+    /// Maximum number of draft tokens for the sequence at `index`.
+    pub(super) fn draft_max(&self, index: usize) -> usize {
+        if self.due(index) == 1 { self.sequences[index].draft_max() } else { 0 }
+    }
+
+    /// Whether choices of foreground requests are still to start, which need places and blocks.
+    pub(super) fn starts_more(&self) -> bool {
+        self.forks.iter().any(|fork| !fork.child.is_background())
     }
 
     /// Whether there is anything to compute or to start.
@@ -126,12 +149,12 @@ impl Running {
         Some(self.sequences.remove(index))
     }
 
-    /// Registers a choice that starts as a copy of `parent` at the next step.
+    /// Registers a choice that starts as a copy of `parent`, at the next step or, where that copies too much, a later one.
     pub(super) fn fork(&mut self, parent: SeqId, child: Sequence) {
         self.forks.push(Fork { parent, child });
     }
 
-    /// Removes the choices that start now.
+    /// Removes the choices that are to start.
     pub(super) fn take_forks(&mut self) -> Vec<Fork> {
         std::mem::take(&mut self.forks)
     }

@@ -82,7 +82,7 @@ impl Sequence {
             tenant: answer.request().tenant,
             lifetime: answer.request().lifetime,
             answer,
-            drafter: Drafter::default(),
+            drafter: Drafter::of_prompt(prompt.len()),
             pooled: Pooled::default(),
             prompt_len: prompt.len(),
             tokens: prompt,
@@ -99,19 +99,19 @@ impl Sequence {
         }
     }
 
-    /// Another choice that starts at the end of the same prompt, without blocks. `self` must have generated nothing
-    /// yet.
-    pub(super) fn sibling(&self, choice: u32) -> Sequence {
+    /// Another choice that starts at the end of the same prompt, without blocks, and its answer. `self` must have
+    /// generated nothing yet.
+    pub(super) fn sibling(&self, choice: u32, answer: Answer) -> Sequence {
         Sequence {
             id: SeqId(0),
             choice,
             tokens: self.tokens.clone(),
             stored: 0,
-            answer: self.answer.sibling(choice, &self.tokens),
+            answer,
             forgetting: self.forgetting.as_ref().map(|forgetting| Box::new(forgetting.anew())),
             ended: None,
             spilled: Spilled::default(),
-            drafter: Drafter::default(),
+            drafter: self.drafter.sibling(),
             pooled: Pooled::default(),
             ..*self
         }
@@ -179,11 +179,6 @@ impl Sequence {
     /// True if it must be alone in a batch.
     pub(super) fn is_suspect(&self) -> bool {
         self.stored < self.alone_until
-    }
-
-    /// Whether its answer has begun and not ended.
-    pub(super) fn has_begun(&self) -> bool {
-        self.tokens.len() > self.prompt_len && self.ended.is_none()
     }
 
     /// Number of tokens still to be computed.
@@ -265,11 +260,12 @@ impl Sequence {
         self.forgetting.as_ref()?.blocks_to_tighten(self.tokens.len())
     }
 
-    /// Blocks that a pass now would release. `None` before its prompt is computed, and if the last pass was recent:
-    /// little is gained then.
+    /// Blocks that a pass now would release. `None` before its prompt is computed, while it computes again what it had
+    /// before a preemption, for its answer has read all of that, and if the last pass was recent: little is gained then.
     pub(super) fn gain(&self) -> Option<usize> {
         let forgetting = self.forgetting.as_ref().filter(|forgetting| forgetting.pass.is_none())?;
-        let goes_on = self.ended.is_none() && self.missing() > 0 && self.stored >= self.prompt_len;
+        let is_new = self.stored >= self.prompt_len.max(self.furthest);
+        let goes_on = self.ended.is_none() && self.missing() > 0 && is_new;
         if !goes_on || forgetting.has_just_forgotten(self.stored) {
             return None;
         }
@@ -318,6 +314,12 @@ impl Sequence {
     pub(super) fn in_prefill(&self) -> bool {
         let passes = self.forgetting.as_ref().is_some_and(|forgetting| forgetting.pass.is_some());
         passes || self.missing() > 1 || self.stored < self.prompt_len
+    }
+
+    /// Those of its next `rows` tokens that are of its prompt and were never computed.
+    pub(super) fn new_prompt_rows(&self, rows: usize) -> usize {
+        let end = (self.stored + rows).min(self.prompt_len);
+        end.saturating_sub(self.furthest.max(self.stored))
     }
 
     /// Number of tokens that may come from the cache: the last one is computed for its logits, as are those whose
@@ -422,6 +424,26 @@ impl Sequence {
         let background = background.then(Pace::default);
         let request = crate::api::Request { background, ..prompt.request() };
         let rules = super::answer::Rules::new(request, 1, &vocabulary);
-        Sequence::new(JobId(0), Sharing::Namespace(namespace), Answer::new(&rules, 0, &tokens, None), tokens)
+        Sequence::new(JobId(0), Sharing::Namespace(namespace), Answer::new(&rules, &tokens, None), tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_cache::retain::Retention;
+
+    use super::*;
+
+    /// The tokens behind were generated from all of it, and would be others if a part were missing now.
+    #[test]
+    fn what_is_computed_again_is_not_compressed_for_room() {
+        let retention: Retention = "sinks:24,every=16,when=pressure".parse().unwrap();
+        let mut sequence = Sequence::fake(TenantId(0), vec![7; 48]);
+        sequence.tokens.extend([7; 80]);
+        sequence.forgetting = Some(Box::new(Forgetting::new(retention, retention.points(48, 4096))));
+        (sequence.stored, sequence.furthest) = (127, 127);
+        assert_eq!(sequence.gain(), Some(5));
+        sequence.stored = 96;
+        assert_eq!(sequence.gain(), None);
     }
 }

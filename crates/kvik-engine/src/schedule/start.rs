@@ -54,10 +54,13 @@ pub(super) fn start(waiting: Waiting, id: SeqId, reused: Reused, jobs: &mut Jobs
     job.report.loaded += fetch.loaded(reused.tokens).at_most(cached);
     if !sequence.started {
         job.admitted(now, Reused { stop, ..reused });
+        job.report.admitted_at = prefixes.ram.cache.now();
         job.prefill_progress(cached, sequence.prompt_len);
-        results.counters.prompt_tokens += sequence.prompt_len as u64;
     }
-    results.counters.reused_tokens += cached as u64;
+    if job.is_waited_for() {
+        results.counters.prompt_tokens += if sequence.started { 0 } else { sequence.prompt_len as u64 };
+        results.counters.reused_tokens += cached as u64;
+    }
     sequence.id = id;
     sequence.started = true;
     (sequence.stored, sequence.began) = (reused.tokens, reused.tokens);
@@ -89,7 +92,8 @@ fn why(
         StopReason::Complete => StopReason::Complete,
         stop => {
             let unasked = || fetch.unasked_remote(stop);
-            fetch.verdict.or_else(coming).or_else(miss).or_else(unasked).unwrap_or(stop)
+            let verdict = fetch.verdict_for(reused.tokens);
+            verdict.or_else(coming).or_else(miss).or_else(unasked).unwrap_or(stop)
         }
     }
 }

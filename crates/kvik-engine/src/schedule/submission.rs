@@ -29,7 +29,7 @@ pub(super) fn enqueue(
     let sharing = sharing(&request, &prompt, prefixes);
     let (retention, kept_prefix) = (request.retention, request.kept_prefix);
     let rules = Rules::new(request, tokens_max, jobs.results.vocabulary());
-    let answer = Answer::new(&rules, 0, &prompt, guide);
+    let answer = Answer::new(&rules, &prompt, guide);
     let forgetting = retention.map(|retention| {
         Box::new(match kept_prefix {
             Some(prefix) => Forgetting::of_prefix(prefixes.of_prefix(&retention), prefix),

@@ -7,6 +7,7 @@ use kvik_cache::StopReason;
 use kvik_engine::api::{Event, Pace, Request, RequestError};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
+use kvik_engine::stats::Counters;
 use proptest::prelude::*;
 
 fn exact(seed: u64, tokens: usize, answer: usize) -> Request {
@@ -253,11 +254,38 @@ fn two_of_the_background_run_and_only_others_count_as_waiting() {
     world.step();
     let counted = (world.scheduler.running(), world.scheduler.queued(), world.scheduler.submitted());
     assert_eq!((counted, world.scheduler.is_idle()), ((2, 0, 0), false));
+    assert_eq!(world.scheduler.running_behind(), 2);
     clients[3].close();
     world.settle();
     assert_eq!(clients.iter().filter(|client| client.answer().is_some()).count(), 4);
-    assert_eq!(world.scheduler.counters().cancelled, 1);
     assert_eq!(world.scheduler.mean_service(), None, "nobody waited for it");
+}
+
+/// The share of reused tokens and how requests ended are what clients saw: what is computed ahead is in neither.
+#[test]
+fn what_the_background_does_is_not_counted_as_clients() {
+    let mut world = World::new(config(), 1000);
+    let counted = |world: &World| {
+        let counters: Counters = *world.scheduler.counters();
+        let Counters { prompt_tokens, reused_tokens, computed_tokens, .. } = counters;
+        let ended = [counters.completed, counters.cancelled, counters.failed];
+        ([prompt_tokens, reused_tokens, computed_tokens], ended)
+    };
+    world.submit(exact(1, 40, 5));
+    world.settle();
+    assert_eq!(counted(&world), ([40, 0, 40], [1, 0, 0]));
+    world.submit(background(1, 40, 5));
+    world.settle();
+    let given_up = world.submit(background(2, 3000, 5));
+    world.step();
+    assert_eq!((world.scheduler.running(), world.scheduler.running_behind()), (1, 1));
+    given_up.close();
+    world.settle();
+    assert_eq!(counted(&world), ([40, 0, 40], [1, 0, 0]));
+    world.submit(exact(1, 40, 5));
+    world.settle();
+    assert_eq!(counted(&world), ([80, 39, 41], [2, 0, 0]));
+    assert_eq!(world.scheduler.counters().hit_rate(), 39.0 / 80.0);
 }
 
 /// The limit on those that wait ignores the background, in both directions.

@@ -196,6 +196,30 @@ fn a_token_that_the_draft_model_lacks_ends_the_drafts_of_its_own_sequence_alone(
     assert!(accepted[0] == 0 && accepted[1] > 20, "{accepted:?}");
 }
 
+/// While answers are drawn at random, what it drafts is rejected and not worth its passes.
+#[test]
+fn a_draft_model_that_was_wrong_in_many_answers_is_tried_again() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(EngineConfig { draft_sources: DraftSources::NONE, ..config() }, 400, 0);
+    let mut runner = FakeRunner::new(100, 64);
+    (runner.millis, runner.step_millis, world.runner.step_millis) = (Some(disk.millis.clone()), 4, 40);
+    let setup = DraftSetup { runner: Box::new(runner), cache: cache_config(100), vocab_len: VOCAB };
+    world.scheduler.attach_draft(setup).unwrap();
+    let mut accepted = |seed: u64, temperature: f32| {
+        let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
+        let asked = Request { ignore_eos: true, sampling, ..request(prompt(seed, 40), 60) };
+        let client = world.submit(asked.clone());
+        world.settle();
+        let answer = client.answer().unwrap();
+        assert_eq!(answer.choices, solo(&asked).choices);
+        answer.report.accepted_tokens
+    };
+    let random: Vec<usize> = (1..21).map(|seed| accepted(seed, 5.0)).collect();
+    let likeliest: Vec<usize> = (21..29).map(|seed| accepted(seed, 0.0)).collect();
+    assert!(random.iter().all(|&accepted| accepted < 20), "{random:?}");
+    assert!(likeliest[7] > 20, "{likeliest:?}");
+}
+
 #[test]
 fn the_time_of_the_model_includes_what_brings_states_up_to_date() {
     let auxiliary = AuxiliaryState { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES };

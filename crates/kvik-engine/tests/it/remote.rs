@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::fake::memory_disk::{EPOCH_S, MemoryDisk};
-use crate::fake::memory_remote::{MemoryRemote, Node};
+use crate::fake::memory_remote::{MemoryRemote, Node, RemoteState};
 use crate::fake::*;
 use kvik_cache::tier::Level;
 use kvik_cache::{Lifetime, StopReason, Token};
@@ -134,6 +134,37 @@ fn a_store_that_is_down_is_not_waited_for_and_the_miss_says_so() {
     assert_eq!((report.queued, fleet.remote.state().lookups), (Duration::ZERO, 0));
 }
 
+/// The beginning is on disk for ever, and what continued it was until a minute ago. Other nodes may still have that.
+#[test]
+fn what_has_expired_on_disk_says_less_than_the_store() {
+    type Store = (bool, fn(&mut RemoteState));
+    let stores: [(Store, StopReason); 3] = [
+        ((false, |_| {}), StopReason::Expired),
+        ((false, |state| state.down = true), StopReason::RemoteDown),
+        ((true, |state| state.block = Duration::from_millis(17)), StopReason::RemoteSlower),
+    ];
+    for ((has_it, change), expected) in stores {
+        let fleet = Fleet { has_disk: true, ..Fleet::default() };
+        let (mut a, mut b) = (fleet.node(), fleet.node());
+        let (begin, long) = (prompt(1, 96), prompt(1, 209));
+        let lifetime = Lifetime { ttl: Some(Duration::from_secs(60)), ..Lifetime::default() };
+        b.ask(&request(begin, 2));
+        b.ask(&Request { lifetime, ..request(long.clone(), 2) });
+        (0..20).for_each(|_| b.world.step());
+        b.disk.pass(Duration::from_secs(61));
+        if has_it {
+            a.use_twice(&long);
+        }
+        let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
+        let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
+        // What computing takes is known.
+        again.ask(&request(prompt(2, 400), 2));
+        change(&mut fleet.remote.state());
+        let report = again.ask(&request(long, 2));
+        assert_eq!((report.cached_tokens, report.cache), (96, Some(expected)));
+    }
+}
+
 #[test]
 fn a_lookup_that_does_not_return_costs_a_few_round_trips() {
     let fleet = Fleet::default();
@@ -196,6 +227,33 @@ fn computing_what_is_faster_to_compute_is_said_to_be_why() {
     c.ask(&request(prompt(2, 400), 2));
     fleet.remote.state().block = Duration::from_millis(1);
     assert_eq!(c.ask(&request(long, 2)).loaded[Level::Remote], 208);
+}
+
+/// Otherwise one that was slow for an hour would say so for ever: who reads nothing measures nothing.
+#[test]
+fn a_store_that_is_too_slow_to_be_asked_or_to_be_read_hears_of_it() {
+    let fleet = Fleet::default();
+    let long = prompt(1, 209);
+    fleet.node().use_twice(&long);
+    for (block, expect) in [
+        (Duration::from_millis(1), (208, 1, 0)),
+        (Duration::from_millis(17), (0, 1, 1)),
+        (Duration::from_secs(1), (0, 0, 1)),
+    ] {
+        let mut node = fleet.node();
+        // What computing takes is known.
+        node.ask(&request(prompt(2, 400), 2));
+        let before = {
+            let mut state = fleet.remote.state();
+            state.block = block;
+            (state.lookups, state.too_slow)
+        };
+        let report = node.ask(&request(long.clone(), 2));
+        fleet.remote.state().block = Duration::ZERO;
+        let state = fleet.remote.state();
+        let (lookups, told) = (state.lookups - before.0, state.too_slow - before.1);
+        assert_eq!((report.cached_tokens, lookups, told), expect, "{block:?}");
+    }
 }
 
 #[test]

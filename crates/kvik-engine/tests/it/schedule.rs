@@ -1,11 +1,18 @@
 //! The guarantees of the scheduler, one by one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::{AuxiliaryState, PrefixOrder, Reach, StopReason, Token, Windows};
-use kvik_engine::api::{Event, FinishReason, LineLimits, Repetition, Request, RequestError, Sampling};
+use kvik_engine::api::{
+    Constraint, Event, FinishReason, LineLimits, Repetition, Request, RequestError, Sampling,
+};
 use kvik_engine::config::EngineConfig;
+use kvik_engine::schedule::Submission;
+use kvik_kernels::Pool;
+use kvik_text::constraint::Compiler;
 use kvik_text::stream::{TokenKind, Vocabulary};
 
 /// A greedy request that generates up to its limit.
@@ -63,6 +70,21 @@ fn a_repeated_prompt_computes_one_row() {
         assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (len - 1, 1));
         assert_eq!(answer.choices, solo(&request(prompt(1, len), 5)).choices);
     }
+}
+
+/// Prompts that are computed together wait for each other: their prefills overlap, and their times do not.
+#[test]
+fn the_time_of_a_batch_is_divided_among_the_rows_of_prompts() {
+    let mut world = MemoryDisk::default().life(EngineConfig { draft_rows_max: 0, ..config() }, 400, 0);
+    let clients: Vec<Client> = (1..5).map(|seed| world.submit(request(prompt(seed, 100), 5))).collect();
+    world.settle();
+    let (mut wall, mut own) = (Duration::ZERO, Duration::ZERO);
+    for client in &clients {
+        let report = client.answer().unwrap().report;
+        assert_eq!(report.prompt_time, Duration::from_millis(report.computed_tokens as u64), "{report:?}");
+        (wall, own) = (wall + report.prefill, own + report.prompt_time);
+    }
+    assert!(wall > own * 2, "{wall:?} of the clock for {own:?} of the model");
 }
 
 #[test]
@@ -239,12 +261,36 @@ fn choices_share_the_prompt_and_differ_in_seed() {
     world.settle();
     assert_eq!(world.rows(), 100 + 4 * 19);
     let answer = client.answer().unwrap();
-    assert_eq!(answer.report.generated_tokens, 80);
+    assert_eq!((answer.report.generated_tokens, answer.report.decoded_tokens), (80, 76));
     for (index, choice) in answer.choices.iter().enumerate() {
         let single = warm(endless(prompt(1, 100), 20), 5 + index as u64);
         assert_eq!(choice, &solo(&single).choices[0]);
     }
     assert_ne!(answer.choices[0], answer.choices[1]);
+}
+
+/// The choices of an answer to a request in letters, if tokens are sampled on so many threads.
+fn in_letters(request: &Request, threads: usize) -> Vec<(String, Vec<Token>, Option<FinishReason>)> {
+    let letters = Constraint::Regex("[a-h]{4,40}".to_owned());
+    let guide = Compiler::new(Arc::new(vocabulary()), VOCAB).compile(&letters).unwrap();
+    let (mut world, client) = (World::new(config(), 200), Client::default());
+    world.runner.pool = Some(Arc::new(Pool::new(threads)));
+    let sink = Box::new(client.clone());
+    let submission = Submission { request: request.clone(), guide: Some(guide), sink };
+    world.scheduler.submit(submission, &world.limits);
+    world.settle();
+    client.answer().unwrap().choices
+}
+
+#[test]
+fn choices_begin_the_same_on_one_thread_and_on_several_and_alone() {
+    let asked = Request { choices: 8, ..warm(request(prompt(1, 40), 30), 5) };
+    let choices = in_letters(&asked, 3);
+    assert_eq!(choices, in_letters(&asked, 1));
+    for (seed, choice) in (5..).zip(choices) {
+        let alone = warm(Request { choices: 1, ..asked.clone() }, seed);
+        assert_eq!(in_letters(&alone, 3), [choice]);
+    }
 }
 
 #[test]
@@ -502,4 +548,69 @@ fn private_choices_do_not_compute_their_prompt_again() {
     world.submit(Request { max_tokens: 3, ignore_eos: true, ..asked });
     world.settle();
     assert_eq!(world.rows(), 100 + 4 * 2);
+}
+
+/// A world in which a stream runs and another request has eight private choices of so many tokens, after a prompt of
+/// seven blocks, of which a step copies no more than those of one choice; and the clients of both.
+fn world_with_private_choices(
+    blocks: usize,
+    state_bytes: usize,
+    max_tokens: usize,
+) -> (World, Client, Client, Request) {
+    let auxiliary = AuxiliaryState { block_bytes: BLOCK_BYTES, state_bytes, ..AuxiliaryState::default() };
+    let config = EngineConfig { block_bytes: 8 << 20, draft_rows_max: 0, auxiliary, ..config() };
+    let mut world = World::new(config, blocks);
+    let stream = world.submit(endless(prompt(2, 10), 60));
+    world.step();
+    let asked = Request { choices: 8, reuse: false, ..warm(endless(prompt(1, 100), max_tokens), 3) };
+    let client = world.submit(asked.clone());
+    (world, stream, client, asked)
+}
+
+/// No stream stands still for the copies of all choices. The choice that they are copied from waits for them: if it ended
+/// before, they would have to compute the prompt again.
+#[test]
+fn private_choices_are_copied_one_by_one_while_others_run() {
+    for state_bytes in [0, BLOCK_BYTES + 40] {
+        let (mut world, stream, client, asked) = world_with_private_choices(400, state_bytes, 2);
+        world.settle();
+        assert_eq!(world.runner.copied_max, 7);
+        assert_eq!(world.rows(), (10 + 59) + (100 + 8));
+        assert_eq!(client.answer().unwrap().choices, solo(&asked).choices);
+        assert_eq!(stream.answer().unwrap().choices, solo(&endless(prompt(2, 10), 60)).choices);
+    }
+}
+
+/// The choices to come keep the places that they would have had in one step, and a full cache keeps none of them from
+/// being answered.
+#[test]
+fn private_choices_that_wait_to_be_copied_lose_nothing_to_others() {
+    let (mut world, _, client, _) = world_with_private_choices(400, 0, 9);
+    while world.scheduler.running() < 3 {
+        world.step();
+    }
+    let later = |seed| Request { reuse: false, ..endless(prompt(seed, 9), 40) };
+    let later: Vec<Client> = (4..30).map(|seed| world.submit(later(seed))).collect();
+    world.settle();
+    assert!(later.iter().all(|later| later.answer().is_some()));
+    assert_eq!(world.rows(), (10 + 59) + (100 + 8 * 8) + 26 * (9 + 39), "nothing is computed again");
+    assert!(client.answer().is_some());
+
+    let (mut world, stream, client, asked) = world_with_private_choices(24, 0, 9);
+    world.settle();
+    assert_eq!(client.answer().unwrap().choices, solo(&asked).choices);
+    assert!(stream.answer().is_some());
+}
+
+#[test]
+fn private_choices_that_wait_to_be_copied_end_with_their_request() {
+    let (mut world, stream, client, _) = world_with_private_choices(400, 0, 9);
+    while world.scheduler.running() < 3 {
+        world.step();
+    }
+    client.close();
+    world.settle();
+    assert_eq!((client.answer(), world.scheduler.counters().cancelled), (None, 1));
+    assert_eq!(world.rows(), (10 + 59) + 100 + 1, "one choice had been copied and computed");
+    assert_eq!(stream.answer().unwrap().choices, solo(&endless(prompt(2, 10), 60)).choices);
 }

@@ -42,8 +42,10 @@ pub(super) use self::model::{DraftModel, WantedDraft};
 pub(super) const DRAFT_MAX: usize = 15;
 /// Maximum number of tokens that a draft model or a prediction head drafts for one sequence: each takes a pass.
 const MODEL_MAX: usize = 8;
-/// One that is not worth its time is tried again after this many tokens of a sequence.
+/// One that is not worth its time is tried again after this many tokens that were not asked of it.
 const TRY_AGAIN: usize = 256;
+/// How far a trial brings the prior acceptance rate of such a source back to the one before anything was compared.
+const FORGIVENESS: f64 = 0.25;
 /// Drafts that are not worth their time are computed all the same after this many steps without any: only then is their
 /// time measured again.
 const STEPS_WITHOUT: usize = 128;
@@ -79,13 +81,50 @@ struct Asked {
     passes: Cost,
     /// Probability that a token of it is accepted if the previous one was.
     likely: f64,
+    /// The same before anything was compared.
+    likely_at_first: f64,
+    /// Tokens since the last trial that were not worth its time.
+    refused: usize,
+    /// The sequence with which it is tried until the time of a pass is known.
+    tried_with: Option<SeqId>,
 }
 
 impl Default for Drafting {
     fn default() -> Drafting {
-        let asked = |likely| Asked { passes: Cost::default(), likely };
-        let (model, head) = (asked(MODEL_LIKELY), asked(HEAD_LIKELY));
+        let (model, head) = (Asked::new(MODEL_LIKELY), Asked::new(HEAD_LIKELY));
         Drafting { cost: Cost::default(), steps_without: 0, model, head }
+    }
+}
+
+impl Asked {
+    fn new(likely: f64) -> Asked {
+        Asked { passes: Cost::default(), likely, likely_at_first: likely, refused: 0, tried_with: None }
+    }
+
+    /// Whether it is asked for the next token of a sequence although it is not worth its time. A few slow passes or
+    /// rejected tokens must not be the last ones. A trial takes several tokens of one sequence: before the first, the
+    /// source reads what it was not asked about, which says nothing about its time.
+    fn is_tried(&mut self, id: SeqId) -> bool {
+        if self.tried_with == Some(id) {
+            return true;
+        }
+        self.refused += 1;
+        if self.refused < TRY_AGAIN {
+            return false;
+        }
+        (self.refused, self.tried_with) = (0, Some(id));
+        // New sequences expect what others had.
+        self.likely += FORGIVENESS * (self.likely_at_first - self.likely).max(0.0);
+        true
+    }
+
+    /// Records the time of a pass for these sequences. The one that ends a trial replaces the times before it, which were
+    /// of other conditions.
+    fn note_pass(&mut self, sequences: &[SeqId], elapsed: Duration) {
+        if self.tried_with.take_if(|id| sequences.contains(id)).is_some() {
+            self.passes = Cost::default();
+        }
+        self.passes.note(sequences.len(), elapsed);
     }
 }
 
@@ -100,6 +139,16 @@ pub(super) struct Drafter {
 }
 
 impl Drafter {
+    /// For the first choice of a request with a prompt of so many tokens.
+    pub(super) fn of_prompt(len: usize) -> Drafter {
+        Drafter { lookup: Lookup::of_prompt(len), ..Drafter::default() }
+    }
+
+    /// For another choice after the same prompt, which is indexed once for all of them.
+    pub(super) fn sibling(&self) -> Drafter {
+        Drafter { lookup: self.lookup.sibling(), ..Drafter::default() }
+    }
+
     /// Records that the prediction head has drafted for the sequence, which has `len` tokens. Returns whether it only went
     /// on from the draft before: otherwise it also had to read a prompt, or what waited while it was not asked.
     pub(super) fn head_goes_on(&mut self, id: SeqId, len: usize) -> bool {
@@ -169,9 +218,9 @@ impl Drafting {
         if source == DraftSource::Head { &mut self.head } else { &mut self.model }
     }
 
-    /// Records the time of a pass of a source that computes its drafts.
-    pub(super) fn note_pass(&mut self, source: DraftSource, sequences: usize, elapsed: Duration) {
-        self.asked_mut(source).passes.note(sequences, elapsed);
+    /// Records the time of a pass, for these sequences, of a source that computes its drafts.
+    pub(super) fn note_pass(&mut self, source: DraftSource, sequences: &[SeqId], elapsed: Duration) {
+        self.asked_mut(source).note_pass(sequences, elapsed);
     }
 
     /// Records that `drawn` of `drafted` tokens of such a source were accepted.
@@ -182,13 +231,13 @@ impl Drafting {
         }
     }
 
-    /// Number of tokens to request from such a source, for one of `sequences` in a step of `rows` rows; the sequence has
-    /// `len` tokens and an acceptance probability of `likely`. Maximises the tokens per time of both.
+    /// Number of tokens to request from such a source, for the sequence `id`, one of `sequences` in a step of `rows` rows,
+    /// with an acceptance probability of `likely`. Maximises the tokens per time of both.
     pub(super) fn ask(
-        &self,
+        &mut self,
         source: DraftSource,
         (rows, sequences): (usize, usize),
-        len: usize,
+        id: SeqId,
         likely: f64,
     ) -> usize {
         let passes = &self.asked(source).passes;
@@ -202,7 +251,7 @@ impl Drafting {
         let plain = GAIN_MIN * rate(0);
         let best = (1..=MODEL_MAX).max_by(|&a, &b| rate(a).total_cmp(&rate(b)));
         let best = best.filter(|&count| rate(count) > plain);
-        best.unwrap_or_else(|| usize::from(len.is_multiple_of(TRY_AGAIN)))
+        best.unwrap_or_else(|| usize::from(self.asked_mut(source).is_tried(id)))
     }
 
     /// Number of tokens of each draft to compute in addition to `rows` other rows, `drafts_max` in total. `decoding` of
@@ -335,11 +384,67 @@ mod tests {
             [(1, 40, 90), (1, 41, 4), (1, 50, 4), (1, 51, 4), (1, 307, 90), (1, 308, 4), (2, 309, 90)];
         for (id, len, millis) in drafts {
             if drafter.head_goes_on(SeqId(id), len) {
-                drafting.note_pass(DraftSource::Head, 1, Duration::from_millis(millis));
+                drafting.note_pass(DraftSource::Head, &[SeqId(id)], Duration::from_millis(millis));
             }
         }
         let measured = drafting.asked(DraftSource::Head).passes.measured(1);
         assert!((measured.unwrap() - 0.004).abs() < 1e-9, "{measured:?}");
+    }
+
+    /// For how many of 2,000 tokens a head is asked whose passes take `millis` after a slow one, as when another
+    /// program takes the processor for a moment. It reads what it was not asked about before it goes on.
+    fn asked_after_a_slow_pass(millis: u64) -> usize {
+        let (mut drafter, mut drafting, id) = (Drafter::default(), Drafting::default(), SeqId(1));
+        drafting.note(1, Duration::from_millis(40));
+        drafting.note(2, Duration::from_millis(45));
+        for millis in [4, 200] {
+            drafting.note_pass(DraftSource::Head, &[id], Duration::from_millis(millis));
+        }
+        let is_asked = |len: &usize| {
+            let is_asked = drafting.ask(DraftSource::Head, (1, 1), id, 0.7) > 0;
+            if is_asked && drafter.head_goes_on(id, *len) {
+                drafting.note_pass(DraftSource::Head, &[id], Duration::from_millis(millis));
+            }
+            is_asked
+        };
+        (40..2040).filter(is_asked).count()
+    }
+
+    #[test]
+    fn a_source_that_was_slow_once_is_tried_again_and_believed_when_it_no_longer_is() {
+        let (fast, slow) = (asked_after_a_slow_pass(4), asked_after_a_slow_pass(40));
+        assert_eq!(fast, 2000 - (TRY_AGAIN - 1));
+        assert!(slow <= 2 * 2000 / TRY_AGAIN, "two passes at a time: {slow}");
+    }
+
+    /// It goes over to another one if no pass is timed: the first may have ended.
+    #[test]
+    fn a_trial_is_of_one_sequence_and_brings_back_some_of_what_was_expected() {
+        let mut drafting = Drafting::default();
+        drafting.note(1, Duration::from_millis(40));
+        drafting.note_pass(DraftSource::Model, &[SeqId(1)], Duration::from_millis(40));
+        (0..100).for_each(|_| drafting.note_drawn(DraftSource::Model, 1, 0));
+        let before = drafting.asked(DraftSource::Model).likely;
+        let mut ask = |id| drafting.ask(DraftSource::Model, (2, 2), SeqId(id), before);
+        let turns = (0..3 * TRY_AGAIN as u64).map(|turn| turn % 2);
+        let tried: Vec<u64> = turns.filter(|&id| ask(id) > 0).collect();
+        assert_eq!(tried, [vec![1; TRY_AGAIN], vec![0]].concat());
+        let after = drafting.asked(DraftSource::Model).likely;
+        assert!(before < 0.1 && after > 0.2 && after < MODEL_LIKELY, "{before} and then {after}");
+    }
+
+    /// What waits for one of them is read beside the others, and their passes say nothing of it.
+    #[test]
+    fn a_trial_goes_on_while_others_draft() {
+        let mut drafting = Drafting::default();
+        drafting.note(1, Duration::from_millis(40));
+        drafting.note_pass(DraftSource::Model, &[SeqId(1)], Duration::from_millis(4));
+        let mut asked = 0;
+        for _ in 0..2 * TRY_AGAIN {
+            asked += drafting.ask(DraftSource::Model, (2, 2), SeqId(2), 0.05);
+            drafting.note_pass(DraftSource::Model, &[SeqId(1)], Duration::from_millis(4));
+        }
+        assert_eq!(asked, TRY_AGAIN + 1);
     }
 
     #[test]
@@ -348,19 +453,20 @@ mod tests {
             [(DraftSource::Model, DraftSource::Head), (DraftSource::Head, DraftSource::Model)]
         {
             let mut drafting = Drafting::default();
-            let ask = |drafting: &Drafting, len, likely: f64| drafting.ask(source, (1, 1), len, likely);
-            assert_eq!(ask(&drafting, 7, 0.9), 1, "to see how long it takes");
+            let ask = |drafting: &mut Drafting, likely| drafting.ask(source, (1, 1), SeqId(1), likely);
+            assert_eq!(ask(&mut drafting, 0.9), 1, "to see how long it takes");
             drafting.note(1, Duration::from_millis(40));
             drafting.note(8, Duration::from_millis(50));
-            drafting.note_pass(source, 1, Duration::from_millis(4));
-            assert_eq!(ask(&drafting, 7, 0.95), 7, "two groups of rows");
-            assert!((2..=5).contains(&ask(&drafting, 7, 0.7)), "{}", ask(&drafting, 7, 0.7));
-            assert_eq!(ask(&drafting, 7, 0.05), 0);
-            assert_eq!(ask(&drafting, 2 * TRY_AGAIN, 0.05), 1, "things may have changed");
+            drafting.note_pass(source, &[SeqId(1)], Duration::from_millis(4));
+            assert_eq!(ask(&mut drafting, 0.95), 7, "two groups of rows");
+            let some = ask(&mut drafting, 0.7);
+            assert!((2..=5).contains(&some), "{some}");
+            let asked: Vec<usize> = (0..TRY_AGAIN).map(|_| ask(&mut drafting, 0.05)).collect();
+            assert_eq!((asked.iter().sum::<usize>(), asked.last()), (1, Some(&1)), "things may have changed");
             let mut slow = Drafting::default();
             slow.note(1, Duration::from_millis(40));
-            slow.note_pass(source, 1, Duration::from_millis(40));
-            assert_eq!(ask(&slow, 7, 0.9), 0, "as slow as what it drafts for");
+            slow.note_pass(source, &[SeqId(1)], Duration::from_millis(40));
+            assert_eq!(ask(&mut slow, 0.9), 0, "as slow as what it drafts for");
             (0..200).for_each(|_| drafting.note_drawn(source, 4, 0));
             let likely = |drafting: &Drafting| drafting.asked(source).likely;
             assert!(likely(&drafting) < 0.05, "{}", likely(&drafting));

@@ -106,18 +106,18 @@ impl DraftModel {
     }
 
     /// Drafts for each of the sequences; empty for one that it has not read to its end yet. After each pass, `passed`
-    /// is called with the number of its sequences and with whether it had one row for each.
+    /// is called with its sequences and with whether it had one row for each.
     pub(in crate::schedule) fn propose(
         &mut self,
         wanted: &[WantedDraft<'_>],
-        mut passed: impl FnMut(usize, bool),
+        mut passed: impl FnMut(&[SeqId], bool),
     ) -> Vec<Vec<Token>> {
         let mut drafts = vec![Vec::new(); wanted.len()];
         let mut open: Vec<usize> = (0..wanted.len()).filter(|&index| self.follow(&wanted[index])).collect();
         while !open.is_empty() {
             let only_goes_on = open.iter().all(|&index| self.rows_of(&wanted[index], &drafts[index]) == 1);
             let Some(next) = self.pass(wanted, &open, &drafts) else { break };
-            passed(open.len(), only_goes_on);
+            passed(&open.iter().map(|&index| wanted[index].id).collect::<Vec<SeqId>>(), only_goes_on);
             let mut still = Vec::new();
             for (index, token) in next {
                 drafts[index].push(token);
@@ -311,9 +311,8 @@ impl DraftModel {
         let (Some(follower), Some(first)) = (self.followers.get_mut(&wanted.id), rows.first()) else {
             return;
         };
-        follower.computed.truncate(first.cache_position as usize);
-        follower.computed.extend(rows.iter().map(|row| row.token));
-        follower.sampled = follower.computed.len().min(wanted.tokens.len());
+        let read = rows.iter().map(|row| row.token);
+        follower.note_read(first.cache_position as usize, read, wanted.tokens.len());
         // The last token may be computed again, and published blocks are never written.
         let shared = follower.sampled.min(wanted.tokens.len() - 1);
         if !follower.is_private {
@@ -324,10 +323,79 @@ impl DraftModel {
 
 impl Follower {
     /// Number of leading tokens of a sequence and its draft that are stored. The last token is always computed, for its
-    /// logits.
+    /// logits. A sequence only grows while it has its id, so what belonged to it is not compared again.
     fn stored(&self, tokens: &[Token], draft: &[Token]) -> usize {
-        let pairs = self.computed.iter().zip(tokens.iter().chain(draft));
+        let (own, computed) = self.computed.split_at(self.sampled);
+        debug_assert!(tokens.starts_with(own), "a sequence keeps its tokens");
+        let pairs = computed.iter().zip(tokens[own.len()..].iter().chain(draft));
+        let common = pairs.take_while(|(computed, sampled)| computed == sampled).count();
+        (own.len() + common).min(tokens.len() + draft.len() - 1)
+    }
+
+    /// Records that `read` was computed from position `first` on, of a sequence of `len` tokens and its draft.
+    fn note_read(&mut self, first: usize, read: impl Iterator<Item = Token>, len: usize) {
+        self.computed.truncate(first);
+        self.computed.extend(read);
+        self.sampled = self.computed.len().min(len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Leading tokens of a sequence and its draft that are stored, by a comparison of all of them.
+    fn stored(follower: &Follower, tokens: &[Token], draft: &[Token]) -> usize {
+        let pairs = follower.computed.iter().zip(tokens.iter().chain(draft));
         let common = pairs.take_while(|(computed, sampled)| computed == sampled).count();
         common.min(tokens.len() + draft.len() - 1)
+    }
+
+    /// Reads a sequence and then drafts as `propose` does, at most so many rows in a pass.
+    fn draft(follower: &mut Follower, tokens: &[Token], drafted: &[Token], rows_max: usize) {
+        let mut draft = Vec::new();
+        follower.sampled = follower.stored(tokens, &[]);
+        while draft.len() < drafted.len() {
+            let first = follower.stored(tokens, &draft);
+            assert_eq!(first, stored(follower, tokens, &draft));
+            let all = [tokens, &draft].concat();
+            let end = all.len().min(first + rows_max);
+            follower.note_read(first, all[first..end].iter().copied(), tokens.len());
+            if end == all.len() {
+                draft.push(drafted[draft.len()]);
+            }
+        }
+        assert_eq!(follower.stored(tokens, &draft), stored(follower, tokens, &draft));
+    }
+
+    proptest! {
+        /// Whatever becomes of the drafts: of each round, some tokens of the draft are sampled, then others, or none.
+        #[test]
+        fn what_was_compared_is_not_compared_again_and_makes_no_difference(
+            prompt in prop::collection::vec(0u32..3, 1..40),
+            reused in 0usize..40,
+            rounds in prop::collection::vec(
+                (
+                    prop::collection::vec(0u32..3, 1..9),
+                    0usize..9,
+                    prop::collection::vec(0u32..3, 0..3),
+                    1usize..20,
+                ),
+                1..20,
+            ),
+        ) {
+            let computed = prompt[..reused.min(prompt.len() - 1)].to_vec();
+            let mut follower =
+                Follower { seq: SeqId(1), is_private: false, sampled: computed.len(), computed };
+            let mut tokens = prompt;
+            for (drafted, accepted, others, rows_max) in rounds {
+                draft(&mut follower, &tokens, &drafted, rows_max);
+                prop_assert!(tokens.starts_with(&follower.computed[..follower.sampled]));
+                tokens.extend(drafted.iter().take(accepted).chain(&others));
+                prop_assert_eq!(follower.stored(&tokens, &[]), stored(&follower, &tokens, &[]));
+            }
+        }
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Tenants {
     /// The total weight of all owners.
     weight: f64,
     pub(super) namespaces: NamespaceTable,
-    /// Namespaces whose owner is registered with the cache: registering one again costs a walk of the tree.
+    /// Namespaces whose owner is registered with the cache: registering one again would cost a walk of what it holds.
     registered: HashSet<NamespaceId>,
     public: PublicPrompts,
     block_bytes: usize,

@@ -25,6 +25,8 @@ const SLOTS: u32 = 1000;
 pub struct MemoryDisk {
     state: Arc<Mutex<State>>,
     pub millis: Arc<AtomicU64>,
+    /// Transfer buffers of a scheduler.
+    buffers: usize,
     block_bytes: usize,
 }
 
@@ -38,10 +40,14 @@ impl Default for MemoryDisk {
 pub struct State {
     /// Stored blocks by slot.
     pub blocks: BTreeMap<u32, (Record, Vec<u8>)>,
-    /// Whether completions of reads are held back.
+    /// Whether completions of reads are held back, and how many are not.
     pub reads_stop: bool,
+    pub reads_more: usize,
     /// Whether completions of writes are held back.
     pub writes_stop: bool,
+    /// Whether evictions are held back, and those that are.
+    pub evictions_stop: bool,
+    pub evicting: Vec<SlotId>,
     reads: VecDeque<Completed>,
     writes: VecDeque<Completed>,
 }
@@ -54,11 +60,22 @@ struct Handle {
 impl MemoryDisk {
     /// A disk for blocks of so many bytes.
     pub fn of(block_bytes: usize) -> MemoryDisk {
-        MemoryDisk { state: Arc::default(), millis: Arc::default(), block_bytes }
+        MemoryDisk { state: Arc::default(), millis: Arc::default(), buffers: 256, block_bytes }
+    }
+
+    /// The same with so many transfer buffers.
+    pub fn with_buffers(self, buffers: usize) -> MemoryDisk {
+        MemoryDisk { buffers, ..self }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
+    }
+
+    /// Ends the evictions that were held back.
+    pub fn end_evictions(&self) {
+        let state = &mut *self.state();
+        state.evicting.drain(..).for_each(|slot| drop(state.blocks.remove(&slot.0)));
     }
 
     pub fn pass(&self, time: Duration) {
@@ -98,7 +115,8 @@ impl MemoryDisk {
         let records = state.blocks.iter().map(|(&slot, (record, _))| (SlotId(slot), *record));
         let (tier, surplus) = Tier::with(SLOTS, records);
         assert!(surplus.is_empty());
-        let store = Box::new(Handle { disk: self.clone(), buffers: Buffers::new(256, self.block_bytes) });
+        let store =
+            Box::new(Handle { disk: self.clone(), buffers: Buffers::new(self.buffers, self.block_bytes) });
         let (waker, related, epoch_s) = (Waker::default(), Vec::new(), EPOCH_S);
         let writes = DiskWrites::default();
         let (wall, remote) = (None, None);
@@ -149,9 +167,23 @@ impl BlockStore for Handle {
         self.disk.state().blocks.remove(&slot.0);
     }
 
+    fn evict(&mut self, slot: SlotId) {
+        let are_held = self.disk.state().evictions_stop;
+        match are_held {
+            true => self.disk.state().evicting.push(slot),
+            false => self.erase(slot),
+        }
+    }
+
+    fn evicting(&self) -> usize {
+        self.disk.state().evicting.len()
+    }
+
     fn completed(&mut self) -> Option<Completed> {
         let state = &mut *self.disk.state();
-        let read = if state.reads_stop { None } else { state.reads.pop_front() };
+        let are_held = state.reads_stop && state.reads_more == 0;
+        state.reads_more = state.reads_more.saturating_sub(1);
+        let read = if are_held { None } else { state.reads.pop_front() };
         read.or_else(|| if state.writes_stop { None } else { state.writes.pop_front() })
     }
 }

@@ -32,6 +32,8 @@ pub struct RemoteState {
     pub fetches_stop: bool,
     /// What a block takes, as it says.
     pub block: Duration,
+    /// How often it was told that it is too slow, by all nodes.
+    pub too_slow: u64,
     /// Lookups so far, of all nodes.
     pub lookups: u64,
     /// Fetches so far, of all nodes.
@@ -96,6 +98,10 @@ impl RemoteStore for Handle {
     fn expected(&self) -> Option<Expected> {
         let state = self.remote.state();
         (!state.down).then_some(Expected { latency: Duration::from_millis(2), block: state.block })
+    }
+
+    fn too_slow(&mut self) {
+        self.remote.state().too_slow += 1;
     }
 
     fn look_up(&mut self, ticket: u64, chain: Chain) {

@@ -25,7 +25,7 @@ use kvik_engine::api::{
 };
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
-use kvik_kernels::KvLayout;
+use kvik_kernels::{KvLayout, Pool};
 use kvik_model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
 use kvik_model::observation::Watched;
 pub use kvik_testing::mix;
@@ -72,6 +72,10 @@ pub struct FakeRunner {
     pub permits: Option<Receiver<()>>,
     /// If set, a row takes a millisecond of this clock, and settling a state a few.
     pub millis: Option<Arc<AtomicU64>>,
+    /// Milliseconds of a step in addition to those of its rows.
+    pub step_millis: u64,
+    /// Its threads, on which tokens are sampled.
+    pub pool: Option<Arc<Pool>>,
     /// Bytes of a state, if it has one: what the last position stored.
     state_bytes: usize,
     states: HashMap<StateId, u64>,
@@ -79,6 +83,9 @@ pub struct FakeRunner {
     tried: HashMap<(StateId, u32), u64>,
     /// States settled so far.
     pub settled: u64,
+    /// Blocks copied since the last batch, and the most between two of them.
+    pub copied: usize,
+    pub copied_max: usize,
 }
 
 impl FakeRunner {
@@ -94,10 +101,14 @@ impl FakeRunner {
             poison: None,
             permits: None,
             millis: None,
+            step_millis: 0,
+            pool: None,
             state_bytes: 0,
             states: HashMap::new(),
             tried: HashMap::new(),
             settled: 0,
+            copied: 0,
+            copied_max: 0,
         }
     }
 
@@ -216,6 +227,10 @@ impl Runner for FakeRunner {
         ADAPTERS
     }
 
+    fn threads(&self) -> Option<Arc<Pool>> {
+        self.pool.clone()
+    }
+
     fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
         assert!((1..=BLOCK_POSITIONS).contains(&positions) && from != to);
         let mut copy = [None; BLOCK_POSITIONS];
@@ -226,6 +241,8 @@ impl Runner for FakeRunner {
         );
         self.arena[to.index()] = copy;
         self.raw.remove(&to.index());
+        self.copied += 1;
+        self.copied_max = self.copied_max.max(self.copied);
     }
 
     fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
@@ -265,9 +282,10 @@ impl Runner for FakeRunner {
             let _ = permits.recv();
         }
         if let Some(millis) = &self.millis {
-            millis.fetch_add(batch.rows.len() as u64, Ordering::Relaxed);
+            millis.fetch_add(self.step_millis + batch.rows.len() as u64, Ordering::Relaxed);
         }
         self.rows.fetch_add(batch.rows.len(), Ordering::Relaxed);
+        self.copied = 0;
         if self.panic_in.load(Ordering::Relaxed) > 0 && self.panic_in.fetch_sub(1, Ordering::Relaxed) == 1 {
             panic!("the model broke");
         }
