@@ -104,6 +104,14 @@ def test_what_is_to_leave_nothing_is_not_computed_ahead(server):
     assert computed_ahead(server) - before <= 2 * once + NEW_TOKENS
 
 
+def test_what_is_computed_ahead_is_in_no_count_of_requests(server):
+    two_turns(server, OpenAi(), "src/counted.rs", pause_of(server))
+    stats, cache = server.get("/v1/stats").json(), server.get("/v1/cache").json()
+    cached, computed = stats["tokens"]["cached"], stats["tokens"]["computed"]
+    assert cache["ram"]["hit_rate"] == pytest.approx(cached / (cached + computed))
+    assert server.metrics()["kvik_requests_ended_total"] == stats["requests"]["answered"]
+
+
 def test_without_it_all_behind_the_thoughts_is_new(template):
     with Server("--chat-template", template, "--ahead", "off", "--threads", "2") as server:
         cache = two_turns(server, OpenAi(), "src/off.rs", lambda: None)

@@ -3089,12 +3089,13 @@ class Stats:
     """
     Statistics of the engine after its last step.
 """
-    def __init__(self, *, running:int, waiting:int, kv_bytes:int, kv_cached_bytes:int, kv_running_bytes:int, kv_free_bytes:int, prompt_tokens:int, cached_tokens:int, generated_tokens:int, disk:typing.Optional[DiskStats]):
+    def __init__(self, *, running:int, waiting:int, kv_bytes:int, kv_cached_bytes:int, kv_running_bytes:int, kv_withheld_bytes:int, kv_free_bytes:int, prompt_tokens:int, cached_tokens:int, generated_tokens:int, disk:typing.Optional[DiskStats]):
         self.running = running
         self.waiting = waiting
         self.kv_bytes = kv_bytes
         self.kv_cached_bytes = kv_cached_bytes
         self.kv_running_bytes = kv_running_bytes
+        self.kv_withheld_bytes = kv_withheld_bytes
         self.kv_free_bytes = kv_free_bytes
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = cached_tokens
@@ -3105,7 +3106,7 @@ class Stats:
 
 
     def __str__(self):
-        return "Stats(running={}, waiting={}, kv_bytes={}, kv_cached_bytes={}, kv_running_bytes={}, kv_free_bytes={}, prompt_tokens={}, cached_tokens={}, generated_tokens={}, disk={})".format(self.running, self.waiting, self.kv_bytes, self.kv_cached_bytes, self.kv_running_bytes, self.kv_free_bytes, self.prompt_tokens, self.cached_tokens, self.generated_tokens, self.disk)
+        return "Stats(running={}, waiting={}, kv_bytes={}, kv_cached_bytes={}, kv_running_bytes={}, kv_withheld_bytes={}, kv_free_bytes={}, prompt_tokens={}, cached_tokens={}, generated_tokens={}, disk={})".format(self.running, self.waiting, self.kv_bytes, self.kv_cached_bytes, self.kv_running_bytes, self.kv_withheld_bytes, self.kv_free_bytes, self.prompt_tokens, self.cached_tokens, self.generated_tokens, self.disk)
     def __eq__(self, other):
         if self.running != other.running:
             return False
@@ -3116,6 +3117,8 @@ class Stats:
         if self.kv_cached_bytes != other.kv_cached_bytes:
             return False
         if self.kv_running_bytes != other.kv_running_bytes:
+            return False
+        if self.kv_withheld_bytes != other.kv_withheld_bytes:
             return False
         if self.kv_free_bytes != other.kv_free_bytes:
             return False
@@ -3138,6 +3141,7 @@ class _UniffiFfiConverterTypeStats(_UniffiConverterRustBuffer):
             kv_bytes=_UniffiFfiConverterInt64.read(buf),
             kv_cached_bytes=_UniffiFfiConverterInt64.read(buf),
             kv_running_bytes=_UniffiFfiConverterInt64.read(buf),
+            kv_withheld_bytes=_UniffiFfiConverterInt64.read(buf),
             kv_free_bytes=_UniffiFfiConverterInt64.read(buf),
             prompt_tokens=_UniffiFfiConverterInt64.read(buf),
             cached_tokens=_UniffiFfiConverterInt64.read(buf),
@@ -3152,6 +3156,7 @@ class _UniffiFfiConverterTypeStats(_UniffiConverterRustBuffer):
         _UniffiFfiConverterInt64.check_lower(value.kv_bytes)
         _UniffiFfiConverterInt64.check_lower(value.kv_cached_bytes)
         _UniffiFfiConverterInt64.check_lower(value.kv_running_bytes)
+        _UniffiFfiConverterInt64.check_lower(value.kv_withheld_bytes)
         _UniffiFfiConverterInt64.check_lower(value.kv_free_bytes)
         _UniffiFfiConverterInt64.check_lower(value.prompt_tokens)
         _UniffiFfiConverterInt64.check_lower(value.cached_tokens)
@@ -3165,6 +3170,7 @@ class _UniffiFfiConverterTypeStats(_UniffiConverterRustBuffer):
         _UniffiFfiConverterInt64.write(value.kv_bytes, buf)
         _UniffiFfiConverterInt64.write(value.kv_cached_bytes, buf)
         _UniffiFfiConverterInt64.write(value.kv_running_bytes, buf)
+        _UniffiFfiConverterInt64.write(value.kv_withheld_bytes, buf)
         _UniffiFfiConverterInt64.write(value.kv_free_bytes, buf)
         _UniffiFfiConverterInt64.write(value.prompt_tokens, buf)
         _UniffiFfiConverterInt64.write(value.cached_tokens, buf)

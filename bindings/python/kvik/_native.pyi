@@ -235,6 +235,7 @@ class Stats:
     kv_bytes: int
     kv_cached_bytes: int
     kv_running_bytes: int
+    kv_withheld_bytes: int
     kv_free_bytes: int
     prompt_tokens: int
     cached_tokens: int

@@ -456,15 +456,19 @@ typedef struct KvikStats {
    */
   uint64_t kv_cached_bytes;
   /**
+   * Bytes that windows and states of layers take in addition, for running answers and cached prefixes.
+   */
+  uint64_t kv_withheld_bytes;
+  /**
    * Free bytes.
    */
   uint64_t kv_free_bytes;
   /**
-   * Prompt tokens so far.
+   * Prompt tokens so far, except those of summaries and next turns, which are computed behind answers.
    */
   uint64_t prompt_tokens;
   /**
-   * Prompt tokens that came from the cache.
+   * Those of them that came from the cache.
    */
   uint64_t cached_tokens;
   /**

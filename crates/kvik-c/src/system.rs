@@ -30,11 +30,13 @@ pub struct KvikStats {
     pub kv_bytes: u64,
     /// Bytes that hold cached prefixes.
     pub kv_cached_bytes: u64,
+    /// Bytes that windows and states of layers take in addition, for running answers and cached prefixes.
+    pub kv_withheld_bytes: u64,
     /// Free bytes.
     pub kv_free_bytes: u64,
-    /// Prompt tokens so far.
+    /// Prompt tokens so far, except those of summaries and next turns, which are computed behind answers.
     pub prompt_tokens: u64,
-    /// Prompt tokens that came from the cache.
+    /// Those of them that came from the cache.
     pub cached_tokens: u64,
     /// Tokens generated so far.
     pub generated_tokens: u64,
@@ -114,6 +116,7 @@ impl From<Stats> for KvikStats {
             waiting: stats.waiting as u64,
             kv_bytes: stats.kv_bytes as u64,
             kv_cached_bytes: stats.kv_cached_bytes as u64,
+            kv_withheld_bytes: stats.kv_withheld_bytes as u64,
             kv_free_bytes: stats.kv_free_bytes as u64,
             prompt_tokens: stats.prompt_tokens,
             cached_tokens: stats.cached_tokens,

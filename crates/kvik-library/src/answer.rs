@@ -128,7 +128,7 @@ pub struct Canceller(Arc<AtomicBool>);
 enum News {
     Event(Event),
     /// The request was cancelled; with the cost until then.
-    GivenUp(Box<api::Report>),
+    GivenUp(api::Report),
 }
 
 impl Canceller {
@@ -426,7 +426,7 @@ impl EventSink for Sink {
 
     fn given_up(&mut self, report: &api::Report) {
         // The receiver is gone if the answer was dropped.
-        let _ = self.sender.try_send(News::GivenUp(Box::new(report.clone())));
+        let _ = self.sender.try_send(News::GivenUp(report.clone()));
     }
 
     fn is_closed(&self) -> bool {

@@ -18,11 +18,13 @@ pub struct Stats {
     pub kv_cached_bytes: usize,
     /// Bytes that only running answers use.
     pub kv_running_bytes: usize,
+    /// Bytes that windows and states of layers take in addition, for running answers and cached prefixes.
+    pub kv_withheld_bytes: usize,
     /// Free bytes. After memory was returned to the system, they take no physical memory.
     pub kv_free_bytes: usize,
-    /// Prompt tokens so far.
+    /// Prompt tokens so far, except those of summaries and next turns, which are computed behind answers.
     pub prompt_tokens: u64,
-    /// Prompt tokens that came from the cache.
+    /// Those of them that came from the cache.
     pub cached_tokens: u64,
     /// Tokens generated so far.
     pub generated_tokens: u64,
@@ -110,6 +112,7 @@ impl From<EngineStats> for Stats {
             kv_bytes: stats.kv_bytes,
             kv_cached_bytes: stats.kv_shared_bytes,
             kv_running_bytes: stats.kv_owned_bytes,
+            kv_withheld_bytes: stats.kv_withheld_bytes,
             kv_free_bytes: stats.kv_free_bytes,
             prompt_tokens: stats.counters.prompt_tokens,
             cached_tokens: stats.counters.reused_tokens,

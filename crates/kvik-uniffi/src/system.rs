@@ -44,11 +44,13 @@ pub struct Stats {
     pub kv_cached_bytes: i64,
     /// Bytes that only running answers use.
     pub kv_running_bytes: i64,
+    /// Bytes that windows and states of layers take in addition, for running answers and cached prefixes.
+    pub kv_withheld_bytes: i64,
     /// Free bytes.
     pub kv_free_bytes: i64,
-    /// Prompt tokens so far.
+    /// Prompt tokens so far, except those of summaries and next turns, which are computed behind answers.
     pub prompt_tokens: i64,
-    /// Prompt tokens that came from the cache.
+    /// Those of them that came from the cache.
     pub cached_tokens: i64,
     /// Tokens generated so far.
     pub generated_tokens: i64,
@@ -97,6 +99,7 @@ impl From<kvik_library::Stats> for Stats {
             kv_bytes: signed(stats.kv_bytes),
             kv_cached_bytes: signed(stats.kv_cached_bytes),
             kv_running_bytes: signed(stats.kv_running_bytes),
+            kv_withheld_bytes: signed(stats.kv_withheld_bytes),
             kv_free_bytes: signed(stats.kv_free_bytes),
             prompt_tokens: signed(stats.prompt_tokens),
             cached_tokens: signed(stats.cached_tokens),

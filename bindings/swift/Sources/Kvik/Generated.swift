@@ -3376,15 +3376,19 @@ public struct Stats: Equatable, Hashable {
      */
     public let kvRunningBytes: Int64
     /**
+     * Bytes that windows and states of layers take in addition, for running answers and cached prefixes.
+     */
+    public let kvWithheldBytes: Int64
+    /**
      * Free bytes.
      */
     public let kvFreeBytes: Int64
     /**
-     * Prompt tokens so far.
+     * Prompt tokens so far, except those of summaries and next turns, which are computed behind answers.
      */
     public let promptTokens: Int64
     /**
-     * Prompt tokens that came from the cache.
+     * Those of them that came from the cache.
      */
     public let cachedTokens: Int64
     /**
@@ -3415,13 +3419,16 @@ public struct Stats: Equatable, Hashable {
          * Bytes that only running answers use.
          */kvRunningBytes: Int64,
         /**
+         * Bytes that windows and states of layers take in addition, for running answers and cached prefixes.
+         */kvWithheldBytes: Int64,
+        /**
          * Free bytes.
          */kvFreeBytes: Int64,
         /**
-         * Prompt tokens so far.
+         * Prompt tokens so far, except those of summaries and next turns, which are computed behind answers.
          */promptTokens: Int64,
         /**
-         * Prompt tokens that came from the cache.
+         * Those of them that came from the cache.
          */cachedTokens: Int64,
         /**
          * Tokens generated so far.
@@ -3434,6 +3441,7 @@ public struct Stats: Equatable, Hashable {
         self.kvBytes = kvBytes
         self.kvCachedBytes = kvCachedBytes
         self.kvRunningBytes = kvRunningBytes
+        self.kvWithheldBytes = kvWithheldBytes
         self.kvFreeBytes = kvFreeBytes
         self.promptTokens = promptTokens
         self.cachedTokens = cachedTokens
@@ -3462,6 +3470,7 @@ public struct FfiConverterTypeStats: FfiConverterRustBuffer {
                 kvBytes: FfiConverterInt64.read(from: &buf),
                 kvCachedBytes: FfiConverterInt64.read(from: &buf),
                 kvRunningBytes: FfiConverterInt64.read(from: &buf),
+                kvWithheldBytes: FfiConverterInt64.read(from: &buf),
                 kvFreeBytes: FfiConverterInt64.read(from: &buf),
                 promptTokens: FfiConverterInt64.read(from: &buf),
                 cachedTokens: FfiConverterInt64.read(from: &buf),
@@ -3476,6 +3485,7 @@ public struct FfiConverterTypeStats: FfiConverterRustBuffer {
         FfiConverterInt64.write(value.kvBytes, into: &buf)
         FfiConverterInt64.write(value.kvCachedBytes, into: &buf)
         FfiConverterInt64.write(value.kvRunningBytes, into: &buf)
+        FfiConverterInt64.write(value.kvWithheldBytes, into: &buf)
         FfiConverterInt64.write(value.kvFreeBytes, into: &buf)
         FfiConverterInt64.write(value.promptTokens, into: &buf)
         FfiConverterInt64.write(value.cachedTokens, into: &buf)

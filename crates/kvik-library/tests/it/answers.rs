@@ -107,6 +107,8 @@ fn eight_threads_get_the_answers_that_one_gets() {
     let stats = together.stats();
     assert_eq!((stats.running, stats.waiting), (0, 0));
     assert!(stats.cached_tokens > 0, "they share a prefix: {stats:?}");
+    let taken = stats.kv_cached_bytes + stats.kv_running_bytes + stats.kv_withheld_bytes;
+    assert_eq!(taken + stats.kv_free_bytes, stats.kv_bytes, "{stats:?}");
 }
 
 #[test]

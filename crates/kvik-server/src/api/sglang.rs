@@ -108,13 +108,11 @@ async fn get_load(State(shelf): State<Arc<Shelf>>) -> Json<Vec<Load>> {
 impl Load {
     fn of(dp_rank: usize, app: &App) -> Load {
         let stats = app.serving.engine.stats();
-        // The whole budget consists of blocks of one size.
-        let blocks = stats.kv_owned_bytes * stats.cache.blocks / stats.kv_bytes.max(1);
         Load {
             dp_rank,
-            num_reqs: stats.running + stats.waiting,
+            num_reqs: stats.running - stats.running_behind + stats.waiting,
             num_waiting_reqs: stats.waiting,
-            num_tokens: blocks * BLOCK_POSITIONS,
+            num_tokens: stats.cache.in_use * BLOCK_POSITIONS,
         }
     }
 }

@@ -2,7 +2,10 @@
 //! answers.
 //!
 //! Text is counted while it waits for its reader, log-probabilities in advance: a request that wants many of
-//! them is refused while other answers hold the memory, rather than ended after most of it was computed.
+//! them is refused while other answers hold the memory, rather than ended after most of it was computed. What an
+//! answer holds until its end is counted until then.
+//!
+//! The engine's thread counts every token, so it takes the lock of the whole memory only for what counts there.
 
 use std::sync::{
     Arc,
@@ -13,7 +16,7 @@ use kvik_cache::TenantId;
 use kvik_engine::api::{Event, GeneratedToken, Request};
 
 use crate::http::{
-    body_memory::{BodyMemory, BodyShare},
+    body_memory::{BodyMemory, BodyShare, SMALL_BYTES},
     error::ApiError,
 };
 
@@ -31,9 +34,10 @@ const RETRY_AFTER_S: u64 = 1;
 /// The share of one answer.
 pub(super) struct AnswerMemory {
     share: BodyShare,
-    /// Bytes counted in advance.
-    planned: u64,
-    /// Bytes that the client has not read.
+    /// Bytes up to which the share stays as it is: those counted in advance, or those of a small answer, which do not
+    /// count.
+    reserved: u64,
+    /// Bytes that the client has not read, or that the answer holds until its end.
     held: AtomicU64,
     is_over: AtomicBool,
 }
@@ -52,7 +56,7 @@ impl AnswerMemory {
         let share = memory.hold(tenant, planned).ok_or_else(no_memory)?;
         Ok(Arc::new(AnswerMemory {
             share,
-            planned,
+            reserved: planned.max(SMALL_BYTES),
             held: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
         }))
@@ -62,20 +66,24 @@ impl AnswerMemory {
     pub(super) fn add(&self, event: &Event) -> bool {
         let bytes = bytes_of(event);
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let fits = held <= self.planned || self.share.resize(held);
+        let fits = held <= self.reserved || self.resize();
         if !fits {
             self.is_over.store(true, Ordering::Relaxed);
         }
         fits
     }
 
-    /// Uncounts an event that was read.
-    pub(super) fn remove(&self, event: &Event) {
-        let bytes = bytes_of(event);
+    /// Uncounts the bytes of an event that is not in memory any more.
+    pub(super) fn remove(&self, bytes: u64) {
         let before = self.held.fetch_sub(bytes, Ordering::Relaxed);
-        if before > self.planned {
-            self.share.resize(self.planned.max(before - bytes));
+        if before > self.reserved {
+            self.resize();
         }
+    }
+
+    /// Makes the share as large as what is held now, if there is memory.
+    fn resize(&self) -> bool {
+        self.share.resize_to(|| self.held.load(Ordering::Relaxed).max(self.reserved))
     }
 
     /// The error of an answer that ended early because it did not fit in memory, if this one did.
@@ -91,7 +99,8 @@ fn planned(request: &Request) -> u64 {
     tokens.saturating_mul(likeliest as u64 + 1).saturating_mul(LOGPROB_BYTES)
 }
 
-fn bytes_of(event: &Event) -> u64 {
+/// The bytes that an event counts for.
+pub(super) fn bytes_of(event: &Event) -> u64 {
     match event {
         Event::Text { text, tokens, .. } => {
             EVENT_BYTES + text.len() as u64 + tokens.iter().map(bytes_of_token).sum::<u64>()
@@ -153,9 +162,30 @@ mod tests {
         let fitted: u64 =
             answers.iter().map(|answer| (0..100).take_while(|_| answer.add(&event)).count() as u64).sum();
         let counted = fitted * bytes_of(&event);
-        let small = 100 * crate::http::body_memory::SMALL_BYTES;
+        let small = 100 * SMALL_BYTES;
         assert!((2 * BODY_BYTES..=2 * BODY_BYTES + small).contains(&counted), "{counted}");
         assert!(answers.iter().any(|answer| answer.overrun().is_some()));
+    }
+
+    #[test]
+    fn an_answer_changes_its_share_only_above_what_counts() {
+        let memory = BodyMemory::new(BODY_BYTES, false);
+        let event = text(0);
+        let bytes = bytes_of(&event);
+        for (logprobs, planned) in [(None, 0), (Some(2), 256 * 3 * LOGPROB_BYTES)] {
+            let answer = AnswerMemory::of(&memory, TENANT, &asking(4096, logprobs)).unwrap();
+            let fit = planned.max(SMALL_BYTES) / bytes;
+            for _ in 0..fit {
+                assert!(answer.add(&event));
+                assert_eq!(answer.share.bytes(), planned, "it is within what was reserved");
+            }
+            for more in 1..=10 {
+                assert!(answer.add(&event));
+                assert_eq!(memory.taken(), (fit + more) * bytes - SMALL_BYTES);
+            }
+            (0..fit + 10).for_each(|_| answer.remove(bytes));
+            assert_eq!(memory.taken(), planned.saturating_sub(SMALL_BYTES));
+        }
     }
 
     #[test]
@@ -165,7 +195,7 @@ mod tests {
         let answer = AnswerMemory::of(&memory, TENANT, &asking(4096, None)).unwrap();
         for _ in 0..1000 {
             assert!(answer.add(&text(20)));
-            answer.remove(&text(20));
+            answer.remove(bytes_of(&text(20)));
         }
         assert!(answer.overrun().is_none());
         drop(slow);

@@ -28,10 +28,10 @@ use tokio::sync::{
 use tokio_stream::Stream;
 
 use super::{
-    answer_memory::AnswerMemory,
+    answer_memory::{AnswerMemory, bytes_of},
     conversations::{Writing, written},
     report::{trailer::Trailer, usage::Usage},
-    running_answers::Resumable,
+    running_answers::{AnswerFrames, Resumable},
     tally::Counts,
     usage_account::UsageAccount,
     wire::{Frame, KEEP_ALIVE, Wire},
@@ -52,8 +52,6 @@ pub(crate) struct Generation {
     account: Arc<UsageAccount>,
     memory: Arc<AnswerMemory>,
     computed: AnswerComputed,
-    /// Whether the answer is streamed, so that a read event is sent and no longer in memory.
-    is_stream: bool,
 }
 
 /// Signals that the engine has computed an answer. The rest is up to its client, which may read slowly but no
@@ -109,8 +107,7 @@ impl EventSink for Sink {
         match &event {
             Event::Done(report) => {
                 self.account.charge(report);
-                self.account.count(Counts::ANSWERED);
-                self.account.metrics.answered(report, self.is_waited_for);
+                self.account.answered(report, self.is_waited_for);
             }
             Event::Failed(_) => self.account.count(Counts::FAILED),
             _ => {}
@@ -158,7 +155,7 @@ impl Generation {
             engine.submit(request, Box::new(sink))?;
         }
         let computed = AnswerComputed(computed);
-        Ok(Generation { events, first: None, running, account, memory, computed, is_stream: true })
+        Ok(Generation { events, first: None, running, account, memory, computed })
     }
 
     /// Waits briefly for the first event, so that a request that the engine fails at once is answered with a
@@ -172,7 +169,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Polls the next event; `None` when every prompt has ended.
+    /// Polls the next event, which stays counted until it is out of memory; `None` when every prompt has ended.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(usize, Event), ApiError>>> {
         if let Some(event) = self.first.take() {
             return Poll::Ready(Some(Ok(event)));
@@ -188,9 +185,6 @@ impl Generation {
                 return Poll::Ready(Some(Err(self.memory.overrun().unwrap_or_else(stopped))));
             }
         };
-        if self.is_stream {
-            self.memory.remove(&event);
-        }
         match event {
             Event::Failed(error) => {
                 self.running = 0;
@@ -203,10 +197,35 @@ impl Generation {
         }
     }
 
+    /// Waits for the next event, which the caller does not hold; `None` when every prompt has ended.
+    async fn next_event(&mut self) -> Option<Result<(usize, Event), ApiError>> {
+        let next = poll_fn(|cx| self.poll_event(cx)).await;
+        if let Some(Ok((_, event))) = &next {
+            self.memory.remove(bytes_of(event));
+        }
+        next
+    }
+
+    /// Lets the answer take an event, which stays counted if the answer holds it. Returns the frames for it.
+    fn give<A: Answer>(
+        &self,
+        answer: &mut A,
+        (prompt, event): (usize, Event),
+        trailer: &Trailer,
+        is_streamed: bool,
+    ) -> Vec<Value> {
+        let (bytes, mut frames) = (bytes_of(&event), Vec::new());
+        answer.take(prompt, event, trailer, &mut frames);
+        if !answer.holds_last(is_streamed) {
+            self.memory.remove(bytes);
+        }
+        frames
+    }
+
     /// Waits for the end of one prompt that generates no tokens. Returns its report and the answer's `usage`.
     /// Dropping the future cancels the request.
     pub(crate) async fn report(mut self) -> Result<(Report, Usage), ApiError> {
-        while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
+        while let Some(event) = self.next_event().await {
             if let (_, Event::Done(report)) = event? {
                 let usage = Usage::of(&report, self.account.prices.as_ref());
                 return Ok((report, usage));
@@ -219,7 +238,7 @@ impl Generation {
     /// future cancels the request.
     pub(crate) async fn text(mut self) -> Result<(String, Report), ApiError> {
         let (mut all, mut end) = (String::new(), Report::default());
-        while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
+        while let Some(event) = self.next_event().await {
             match event? {
                 (_, Event::Text { choice: 0, text, .. }) => all.push_str(&text),
                 (_, Event::Done(report)) => end = report,
@@ -241,11 +260,10 @@ impl Generation {
             Delivery::Stream => return self.respond_in_frames(answer, trailer).await,
             Delivery::Resumable(place) => return Ok(self.respond_resumably(answer, trailer, place)),
         }
-        self.is_stream = false;
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
             let (prompt, event) = event.inspect_err(|error| trailer.fail(error.code()))?;
             trailer.note(prompt, &event);
-            answer.take(prompt, event, &trailer, &mut Vec::new());
+            self.give(&mut answer, (prompt, event), &trailer, false);
             trailer.compute_next(|| answer.message(), A::THOUGHTS_RETURN);
             if let Some(writing) = write(&answer, &mut trailer) {
                 written(writing.await)?;
@@ -284,7 +302,15 @@ impl Generation {
         let mut first = Vec::new();
         answer.start(&mut first);
         let ready = first.into_iter().map(Frame::Json).collect();
-        Frames { generation: self, answer, trailer, ready, writing: None, ended: false }
+        Frames {
+            generation: self,
+            answer,
+            trailer,
+            ready,
+            writing: None,
+            has_begun_writing: false,
+            ended: false,
+        }
     }
 }
 
@@ -292,7 +318,8 @@ impl Generation {
 ///
 /// Streams and whole answers come from the same `take`, so they cannot differ.
 pub(crate) trait Answer: Send + Unpin + 'static {
-    /// Adds the frames that a stream sends before the first event.
+    /// Begins a stream: adds the frames that it sends before the first event. [`whole`](Answer::whole) is not called
+    /// then, so what only a whole answer has need not be kept.
     fn start(&mut self, _frames: &mut Vec<Value>) {}
 
     /// Takes note of the requests as they are computed: answers in their prompts have the tokens that were generated.
@@ -301,6 +328,12 @@ pub(crate) trait Answer: Send + Unpin + 'static {
     /// Takes one event of the prompt with this index, and adds the frames that a stream sends for it.
     /// `trailer` has already noted the event.
     fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>);
+
+    /// Whether what it took last stays in memory until its end: all of a whole answer does, and what later frames of a
+    /// stream repeat.
+    fn holds_last(&self, is_streamed: bool) -> bool {
+        !is_streamed
+    }
 
     /// The answer as a message, if it is part of a conversation.
     fn message(&self) -> Option<Value> {
@@ -342,6 +375,7 @@ struct Frames<A> {
     ready: VecDeque<Frame>,
     /// A write in progress; ready frames wait until it is done.
     writing: Option<Writing>,
+    has_begun_writing: bool,
     ended: bool,
 }
 
@@ -352,6 +386,12 @@ impl<A: Answer> Frames<A> {
         self.trailer.fail(error.code());
         let error = self.trailer.scale().refusal(error.clone());
         self.ready = [Frame::Json(self.answer.failed(&error))].into();
+    }
+}
+
+impl<A: Answer> AnswerFrames for Frames<A> {
+    fn has_begun_writing(&self) -> bool {
+        self.has_begun_writing
     }
 }
 
@@ -373,13 +413,13 @@ impl<A: Answer> Stream for Frames<A> {
             }
             match ready!(self.generation.poll_event(cx)) {
                 Some(Ok((prompt, event))) => {
-                    let mut frames = Vec::new();
-                    let Frames { answer, trailer, .. } = &mut *self;
+                    let Frames { generation, answer, trailer, .. } = &mut *self;
                     trailer.note(prompt, &event);
-                    answer.take(prompt, event, trailer, &mut frames);
+                    let frames = generation.give(answer, (prompt, event), trailer, true);
                     trailer.compute_next(|| answer.message(), A::THOUGHTS_RETURN);
                     let writing = write(answer, trailer);
                     self.ready.extend(frames.into_iter().map(Frame::Json));
+                    self.has_begun_writing |= writing.is_some();
                     self.writing = writing;
                 }
                 Some(Err(error)) => self.fail(&error),

@@ -104,29 +104,34 @@ impl BodyMemory {
         share.resize(bytes).then_some(share)
     }
 
-    /// Sets the size of an answer's share, if there is memory.
-    fn resize(&self, id: u64, bytes: u64) -> bool {
+    /// Sets the size of an answer's share to what `bytes` returns, if there is memory.
+    fn resize(&self, id: u64, bytes: impl FnOnce() -> u64) -> bool {
         let mut state = self.lock();
-        let all = self.body_bytes.saturating_mul(ANSWERS);
+        let all = self.answer_bytes();
         // Capped, so that an answer above the budget does not block bodies or others for as long as its client takes.
         let most = if self.is_divided { all / 2 } else { all };
-        let bytes = bytes.min(most.saturating_add(SMALL_BYTES));
+        let bytes = bytes().min(most.saturating_add(SMALL_BYTES));
         let Taken { tenant, arrived, .. } = state.bodies[&id];
         let (old, new) = (counted(arrived), counted(bytes));
-        let others = state.of_answers(|_| true) - old;
-        let own = state.of_answers(|of| of == tenant) - old + new;
-        let taken = state.taken - old + new;
-        let fits = || {
-            let left = all.saturating_sub(others + new);
-            let is_fair = !self.is_divided || own <= left && self.is_fair(&state, tenant, new - old);
-            is_fair && others + new <= all && taken <= self.common_bytes()
-        };
-        if new > old && others > 0 && !fits() {
+        if new > old && !self.may_grow(&state, tenant, old, new) {
             return false;
         }
-        state.taken = taken;
+        state.taken = state.taken - old + new;
         state.bodies.get_mut(&id).expect("it is there until its part is dropped").arrived = bytes;
         true
+    }
+
+    /// True if the counted bytes of an answer of this tenant may grow from `old` to `new`.
+    fn may_grow(&self, state: &State, tenant: TenantId, old: u64, new: u64) -> bool {
+        let all = self.answer_bytes();
+        let others = state.of_answers(|_| true) - old;
+        if others == 0 {
+            return true;
+        }
+        let own = state.of_answers(|of| of == tenant) - old + new;
+        let left = all.saturating_sub(others + new);
+        let is_fair = !self.is_divided || own <= left && self.is_fair(state, tenant, new - old);
+        is_fair && others + new <= all && state.taken - old + new <= self.common_bytes()
     }
 
     /// Adds a body or answer without bytes.
@@ -180,9 +185,20 @@ impl BodyMemory {
         !self.is_divided || state.of_tenant(tenant) + more <= free
     }
 
+    /// Budget of all answers.
+    fn answer_bytes(&self) -> u64 {
+        self.body_bytes.saturating_mul(ANSWERS)
+    }
+
     /// Budget of all bodies except the oldest.
     fn common_bytes(&self) -> u64 {
         self.body_bytes.saturating_mul(BODIES - 1)
+    }
+
+    /// Counted bytes of all bodies and answers.
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> u64 {
+        self.lock().taken
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -255,9 +271,21 @@ impl BodyShare {
 
     /// Sets the size of an answer's share, if there is memory; shrinking always succeeds.
     pub(crate) fn resize(&self, bytes: u64) -> bool {
+        self.resize_to(|| bytes)
+    }
+
+    /// [`resize`](BodyShare::resize) to a size that other threads change: it is read in turn with theirs, so that the
+    /// last one sets the last size.
+    pub(crate) fn resize_to(&self, bytes: impl FnOnce() -> u64) -> bool {
         let fits = self.memory.resize(self.id, bytes);
         self.memory.freed.notify_waiters();
         fits
+    }
+
+    /// Bytes of the share, those that do not count included.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.memory.lock().bodies[&self.id].arrived
     }
 
     /// Waits until the body is aborted.
@@ -401,7 +429,7 @@ mod tests {
         assert!(memory.hold(ACME, SMALL_BYTES).is_some(), "a small one is not counted");
         assert_eq!(send(&memory.begin(ACME), LARGEST).await, Ok(Duration::ZERO));
         answers.clear();
-        assert_eq!(memory.lock().taken, 0);
+        assert_eq!(memory.taken(), 0);
         let large = memory.hold(ACME, 9 * LARGEST).expect("it is alone");
         assert!(memory.hold(ACME, LARGEST / 2).is_none());
         drop(large);

@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -40,6 +41,8 @@ pub(super) struct Connections {
     closable: Mutex<Closable>,
     /// Signalled when another connection can be closed.
     appeared: Notify,
+    /// Signalled when a connection that was to make room is answered instead.
+    refused: Notify,
 }
 
 /// Connections that can be closed, in closing order.
@@ -74,6 +77,7 @@ impl Connections {
             places: Arc::new(Semaphore::new(max)),
             closable: Mutex::default(),
             appeared: Notify::new(),
+            refused: Notify::new(),
         })
     }
 
@@ -96,22 +100,22 @@ impl Connections {
             if let Ok(place) = self.places.clone().try_acquire_owned() {
                 return place;
             }
-            self.displace();
+            // A refusal that nobody waited for is not that of the connection displaced now.
+            while pin!(self.refused.notified()).enable() {}
+            let another = if self.displace() { &self.refused } else { &self.appeared };
             tokio::select! {
                 place = self.places.clone().acquire_owned() => {
                     return place.expect("nobody closes the semaphore");
                 }
-                () = self.appeared.notified() => {}
+                () = another.notified() => {}
             }
         }
     }
 
-    /// Closes the connection that was silent for longest, if any can be closed.
-    pub(super) fn displace(&self) {
+    /// Closes the connection that was silent for longest; returns false if none can be closed.
+    pub(super) fn displace(&self) -> bool {
         let oldest = self.lock().by_age.pop_first();
-        if let Some((_, close)) = oldest {
-            close.notify_one();
-        }
+        oldest.inspect(|(_, close)| close.notify_one()).is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, Closable> {
@@ -154,7 +158,7 @@ impl Open {
             if self.phase().is_closable() {
                 return;
             }
-            self.connections.appeared.notify_one();
+            self.connections.refused.notify_one();
         }
     }
 
@@ -223,5 +227,27 @@ mod tests {
         assert!(is_displaced(&newcomers[0]).await, "who becomes idle makes room for who waits");
         newcomers.remove(0);
         opening.await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_displaces_one_and_another_only_if_that_one_is_answered() {
+        let connections = Connections::new(3);
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            open.push(connections.open().await);
+        }
+        let opening = tokio::spawn({
+            let connections = connections.clone();
+            async move { connections.open().await }
+        });
+        assert!(!is_displaced(&open[1]).await, "the first is");
+        open[2].enter(Phase::Working);
+        open[2].enter(Phase::Idle);
+        assert!(!is_displaced(&open[1]).await && !is_displaced(&open[2]).await, "one makes room");
+        open[0].enter(Phase::Working);
+        assert!(!is_displaced(&open[0]).await, "its request has come");
+        assert!(is_displaced(&open[1]).await && !is_displaced(&open[2]).await);
+        open.remove(1);
+        opening.await.unwrap();
     }
 }

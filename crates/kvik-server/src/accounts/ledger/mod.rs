@@ -182,9 +182,9 @@ impl Query {
 
 impl Speed {
     fn measure(&mut self, report: &Report) {
-        if report.computed_tokens >= MEASURED_TOKENS_MIN && !report.prefill.is_zero() {
+        if report.computed_tokens >= MEASURED_TOKENS_MIN && !report.prompt_time.is_zero() {
             self.tokens += report.computed_tokens as u64;
-            self.time += report.prefill;
+            self.time += report.prompt_time;
         }
     }
 

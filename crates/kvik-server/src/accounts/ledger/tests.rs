@@ -17,7 +17,7 @@ fn report(computed_tokens: usize, cached_tokens: usize, generated_tokens: usize)
         computed_tokens,
         generated_tokens,
         loaded: ByLevel::of(Level::Disk, cached_tokens / 4),
-        prefill: Duration::from_millis(computed_tokens as u64),
+        prompt_time: Duration::from_millis(computed_tokens as u64),
         ..Report::default()
     }
 }
@@ -149,9 +149,28 @@ fn a_query_selects_a_tenant() {
 fn short_prompts_do_not_count_as_measurements() {
     let mut speed = Speed::default();
     assert_eq!(speed.time_for(100), Duration::ZERO);
-    speed.measure(&Report { computed_tokens: 1, prefill: Duration::from_secs(9), ..Report::default() });
-    speed.measure(&Report { computed_tokens: 500, prefill: Duration::from_secs(1), ..Report::default() });
+    let measured = |computed_tokens, seconds| Report {
+        computed_tokens,
+        prompt_time: Duration::from_secs(seconds),
+        ..Report::default()
+    };
+    speed.measure(&measured(1, 9));
+    speed.measure(&measured(500, 1));
     assert_eq!(speed.time_for(100), Duration::from_millis(200));
+}
+
+/// Prompts that are computed together wait for each other, which is none of the time that a cached one saves.
+#[test]
+fn what_is_saved_does_not_grow_with_the_prompts_that_are_computed_together() {
+    let saved = |prompts: u32| {
+        let ledger = Ledger::new(None, first_day);
+        for _ in 0..prompts {
+            let together = Report { prefill: Duration::from_secs(2) * prompts, ..report(2000, 0, 0) };
+            ledger.enter(["acme", "m"], &together, None);
+        }
+        ledger.enter(["acme", "m"], &report(0, 1000, 0), None).saved_us
+    };
+    assert_eq!([saved(1), saved(4)], [1_000_000; 2]);
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub(super) struct Spoken {
     pub(super) stop: Vec<String>,
     /// True if the computed blocks stay in the cache.
     pub(super) leaves: bool,
+    /// True if the request asks that they be kept for an hour or longer.
+    pub(super) is_kept_long: bool,
     /// Maximum tokens of prompt and answer together.
     pub(super) context: usize,
     /// The scale in which the client is told token counts.
@@ -81,12 +83,12 @@ impl MessageAnswer {
     }
 
     /// Sends the first frame, once the reused prefix is known.
-    fn begin(&mut self, report: &Report, frames: &mut Vec<Value>) {
+    fn begin(&mut self, report: &Report, trailer: &Trailer, frames: &mut Vec<Value>) {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
         let stop = Stop { stop_reason: None, ..self.stop(report) };
-        let message = Message { stop, ..self.message_with(Vec::new(), report) };
+        let message = Message { stop, ..self.message_with(Vec::new(), report, trailer) };
         frames.push(value(&StreamEvent::MessageStart { message }));
         if let Some(Block::Compaction { content, .. }) = self.blocks.first() {
             let content_block = Block::compaction(None);
@@ -169,13 +171,14 @@ impl MessageAnswer {
     /// Sends the last frames: stop reason, usage and cache report.
     fn done(&mut self, trailer: &Trailer, frames: &mut Vec<Value>) {
         let report = trailer.total();
-        self.begin(&report, frames);
-        let (delta, usage, trailer) = (self.stop(&report), self.usage(&report), self.trailer(trailer));
+        self.begin(&report, trailer, frames);
+        let (delta, usage) = (self.stop(&report), self.usage(&report, trailer));
+        let trailer = self.trailer(trailer);
         frames.push(value(&StreamEvent::MessageDelta { delta, usage, trailer }));
         frames.push(value(&StreamEvent::MessageStop));
     }
 
-    fn message_with(&self, content: Vec<Block>, report: &Report) -> Message {
+    fn message_with(&self, content: Vec<Block>, report: &Report, trailer: &Trailer) -> Message {
         Message {
             id: self.spoken.id.clone(),
             r#type: MessageWord,
@@ -183,7 +186,7 @@ impl MessageAnswer {
             model: self.spoken.model.clone(),
             content,
             stop: self.stop(report),
-            usage: self.usage(report),
+            usage: self.usage(report, trailer),
             trailer: None,
         }
     }
@@ -218,23 +221,25 @@ impl MessageAnswer {
         }
     }
 
-    fn usage(&self, report: &Report) -> MessageUsage {
+    fn usage(&self, report: &Report, trailer: &Trailer) -> MessageUsage {
         let (scale, prompt) = (self.spoken.scale, report.prompt_tokens);
         let computed = scale.between(report.cached_tokens, prompt);
         let (created, not_left) = if self.spoken.leaves { (computed, 0) } else { (0, computed) };
+        let (minutes, hour) = if self.spoken.is_kept_long { (0, created) } else { (created, 0) };
         MessageUsage {
             input_tokens: not_left,
             cache_creation_input_tokens: created,
             cache_read_input_tokens: scale.told(report.cached_tokens),
             cache_creation: CacheCreation {
-                ephemeral_5m_input_tokens: created,
-                ephemeral_1h_input_tokens: 0,
+                ephemeral_5m_input_tokens: minutes,
+                ephemeral_1h_input_tokens: hour,
             },
             output_tokens: scale.between(prompt, prompt + report.generated_tokens),
             output_tokens_details: ThinkingTokens {
                 thinking_tokens: scale.between(prompt, prompt + self.reply.reasoning_tokens),
             },
             service_tier: StandardTier,
+            cost: trailer.cost(report),
         }
     }
 }
@@ -247,7 +252,7 @@ impl Answer for MessageAnswer {
         match event {
             Event::Prefill { cached, total, .. } => {
                 let report = Report { prompt_tokens: total, cached_tokens: cached, ..Report::default() };
-                self.begin(&report, frames);
+                self.begin(&report, trailer, frames);
             }
             Event::Text { text, tokens, .. } => {
                 let deltas = self.reply.push_tokens(&text, tokens.len());
@@ -274,12 +279,12 @@ impl Answer for MessageAnswer {
     }
 
     fn stored(&self, trailer: &Trailer) -> Option<Value> {
-        Some(value(&self.message_with(self.blocks.clone(), &trailer.total())))
+        Some(value(&self.message_with(self.blocks.clone(), &trailer.total(), trailer)))
     }
 
     fn whole(mut self, trailer: &Trailer) -> Vec<u8> {
         let blocks = std::mem::take(&mut self.blocks);
-        let message = self.message_with(blocks, &trailer.total());
+        let message = self.message_with(blocks, &trailer.total(), trailer);
         written(&Message { trailer: Some(self.trailer(trailer)), ..message })
     }
 

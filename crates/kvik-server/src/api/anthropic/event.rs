@@ -99,6 +99,9 @@ pub(super) struct MessageUsage {
     pub(super) output_tokens: usize,
     pub(super) output_tokens_details: ThinkingTokens,
     pub(super) service_tier: StandardTier,
+    /// In the server's currency, where it has prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cost: Option<f64>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

@@ -9,7 +9,7 @@ use super::{
     body::{Fields, turn},
 };
 use crate::{
-    api::request::parts::FromBody,
+    api::request::{hints::HOUR, parts::FromBody},
     app::{body::JsonBody, keys::Caller, requests::Prepared, state::App},
     http::{error::ApiError, json::Body},
 };
@@ -27,6 +27,7 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<MessageAnswe
         model: app.serving.model.name.clone(),
         stop: turn.options.stop.clone(),
         leaves: turn.options.reuse,
+        is_kept_long: turn.options.lifetime.raised.is_some_and(|raised| raised.lasts >= HOUR),
         context: app.serving.model.context,
         scale: app.token_scale(body),
         wanted,

@@ -56,6 +56,8 @@ pub(crate) struct Reply {
     pub(crate) calls: Vec<ToolCall>,
     /// Tokens of reasoning, counted per piece of text.
     pub(crate) reasoning_tokens: usize,
+    /// Tokens behind reasoning that no delta has told yet: they are reasoning if the next one is.
+    undecided_tokens: usize,
     thinking: bool,
 }
 
@@ -64,6 +66,7 @@ impl Reply {
         Reply {
             thinking: matches!(reading, Reading::Tagged { start, .. } if start.in_reasoning()),
             reasoning_tokens: 0,
+            undecided_tokens: 0,
             reader: reader(reading),
             content: String::new(),
             reasoning: String::new(),
@@ -89,7 +92,11 @@ impl Reply {
     pub(crate) fn push_tokens(&mut self, text: &str, tokens: usize) -> Vec<AnswerDelta> {
         let deltas = self.push(text);
         if self.thinking {
-            self.reasoning_tokens += tokens;
+            // A tag or a call may follow the thoughts: most forms of calls are told only as a whole.
+            match deltas.is_empty() {
+                true => self.undecided_tokens += tokens,
+                false => self.reasoning_tokens += tokens,
+            }
         }
         deltas
     }
@@ -116,6 +123,10 @@ impl Reply {
     }
 
     fn kept(&mut self, deltas: Vec<AnswerDelta>) -> Vec<AnswerDelta> {
+        if let Some(first) = deltas.first() {
+            let tokens = std::mem::take(&mut self.undecided_tokens);
+            self.reasoning_tokens += if matches!(first, AnswerDelta::Reasoning(_)) { tokens } else { 0 };
+        }
         deltas.iter().for_each(|delta| self.keep(delta));
         deltas
     }
@@ -156,7 +167,10 @@ impl Reply {
 
 #[cfg(test)]
 mod tests {
-    use kvik_text::answer::AnswerStart;
+    use std::sync::Arc;
+
+    use kvik_text::answer::{AnswerStart, ArgumentsForm, Offer, ToolForm};
+    use serde_json::json;
 
     use super::*;
 
@@ -167,6 +181,39 @@ mod tests {
         for token in ["So", ".", "</think>", "Hi", "!"] {
             reply.push_tokens(token, 1);
         }
-        assert_eq!((reply.reasoning_tokens, reply.content.as_str()), (3, "Hi!"));
+        assert_eq!((reply.reasoning_tokens, reply.content.as_str()), (2, "Hi!"));
+    }
+
+    /// The tool `look`, in a form whose calls are told only as a whole.
+    fn offer() -> Arc<Offer> {
+        let [key, value, end] = ["\n<parameter=", ">\n", "\n</parameter>"].map(str::to_owned);
+        let form = ToolForm {
+            opening: String::new(),
+            separator: String::new(),
+            closing: String::new(),
+            begin: "<tool_call>\n<function=".to_owned(),
+            middle: String::new(),
+            end: "\n</function>\n</tool_call>".to_owned(),
+            arguments: ArgumentsForm::Parameters { key, value, end },
+            several: false,
+            loose: false,
+        };
+        let schema = json!({"type": "object", "properties": {"at": {"type": "string"}}});
+        Arc::new(Offer { form, tools: vec![("look".to_owned(), schema)], calls_max: 1, certain: true })
+    }
+
+    #[test]
+    fn a_call_behind_thoughts_is_none_of_them() {
+        let call = ["<tool_call>", "\n<function=look", ">\n<parameter=at>\n", "all"];
+        let end = "\n</parameter>\n</function>\n</tool_call>";
+        for (end, calls, reason) in [(end, 1, FinishReason::Eos), ("", 0, FinishReason::Length)] {
+            let start = AnswerStart::usual(true);
+            let mut reply = Reply::new(&Reading::Tagged { start, offer: Some(offer()) });
+            for token in ["So", " <", " 3", ".", "</think>"].into_iter().chain(call).chain([end]) {
+                reply.push_tokens(token, 1);
+            }
+            reply.finish(reason);
+            assert_eq!((reply.reasoning_tokens, reply.calls.len()), (4, calls), "{reply:?}");
+        }
     }
 }

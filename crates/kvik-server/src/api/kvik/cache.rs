@@ -87,6 +87,7 @@ struct Ram {
     pinned_blocks: usize,
     pinned_blocks_limit: usize,
     evicted_blocks: u64,
+    /// Of the prompt tokens of clients that were reused or computed, the share of the reused ones.
     hit_rate: f64,
 }
 
@@ -345,8 +346,10 @@ pub(crate) async fn unpin_all(
         (Some(_), false) => return Err(ApiError::admins_only().at("tenant")),
         (Some(name), true) => {
             let tenant = app.keys().tenants().named(&name);
-            let unknown = || ApiError::field("tenant", format!("there is no tenant `{name}`"));
-            Some(tenant.ok_or_else(unknown)?.id)
+            let message = format!(
+                "there is no tenant `{name}`; DELETE /v1/cache/pins/{{id}} removes a pin of one that is gone"
+            );
+            Some(tenant.ok_or_else(|| ApiError::field("tenant", message))?.id)
         }
     };
     blocking(move || Ok(unpinned(engine(&app)?.unpin(Unpin::All, tenant)?))).await
@@ -432,14 +435,14 @@ fn as_generated(app: &App, tenant: &Tenant, prompt: Vec<Token>) -> Vec<Token> {
 fn ram(stats: &EngineStats) -> Ram {
     Ram {
         bytes: stats.kv_bytes,
-        used_bytes: stats.kv_owned_bytes + stats.kv_shared_bytes,
+        used_bytes: stats.kv_used_bytes(),
         blocks: stats.cache.blocks,
         cached_blocks: stats.cache.shared,
         tokens: stats.cache.tokens,
         pinned_blocks: stats.cache.pinned,
         pinned_blocks_limit: stats.cache.pinned_max,
         evicted_blocks: stats.cache.totals.evicted,
-        hit_rate: rate(stats.counters.reused_tokens, stats.counters.prompt_tokens),
+        hit_rate: stats.counters.hit_rate(),
     }
 }
 
@@ -480,10 +483,6 @@ fn disk(disk: &DiskStats, stats: &EngineStats) -> Disk {
         bytes_per_second: disk.load_rate,
         prefill_tokens_per_second: disk.compute_rate,
     }
-}
-
-fn rate(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 fn shown_prefix(

@@ -34,13 +34,13 @@ pub(crate) struct FirstEvent {
 pub(super) const PARAMETERS: [(&str, &str); 1] =
     [("from", "The index of the first event, counted from 0; all events where nothing is said")];
 
-/// An answer that was stopped: nothing of it is written.
+/// What became of an answer that was to be stopped: nothing is written of one that was.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct StoppedAnswer {
     /// The conversation.
     id: String,
     object: RunningAnswerWord,
-    /// Whether it was running; false if it had ended already.
+    /// Whether it was stopped; false if it had ended, or was being written, already.
     stopped: bool,
 }
 

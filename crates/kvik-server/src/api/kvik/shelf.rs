@@ -84,7 +84,7 @@ impl Held {
         Held {
             weights: app.serving.model.bytes,
             kv: stats.kv_bytes as u64,
-            kv_used: (stats.kv_owned_bytes + stats.kv_shared_bytes) as u64,
+            kv_used: stats.kv_used_bytes() as u64,
             disk: on_disk.map(|disk| (disk.tier.used * block_bytes(&stats)) as u64),
         }
     }

@@ -138,7 +138,7 @@ fn kv(engine: &EngineStats) -> Kv {
     };
     Kv {
         ram: KvRam {
-            bytes: engine.kv_owned_bytes + engine.kv_shared_bytes,
+            bytes: engine.kv_used_bytes(),
             capacity_bytes: engine.kv_bytes,
             pinned_bytes: engine.cache.pinned * block_bytes,
         },

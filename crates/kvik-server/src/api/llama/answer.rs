@@ -130,6 +130,7 @@ struct TokenEntry {
 
 /// Request settings that the answer repeats or depends on.
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct Echo {
     pub(crate) model: String,
     pub(super) settings: Settings,
@@ -160,6 +161,8 @@ pub(crate) struct LlamaAnswer {
     echo: Echo,
     choices_per_prompt: usize,
     results: Vec<Choice>,
+    /// Whether log-probabilities are kept for the whole answer; a stream has sent them.
+    keeps_probabilities: bool,
 }
 
 #[derive(Debug, Default)]
@@ -180,7 +183,8 @@ impl Choice {
 impl LlamaAnswer {
     pub(crate) fn new(echo: Echo, choices_per_prompt: usize) -> LlamaAnswer {
         let count = echo.prompts.len() * choices_per_prompt;
-        LlamaAnswer { echo, choices_per_prompt, results: (0..count).map(|_| Choice::default()).collect() }
+        let results = (0..count).map(|_| Choice::default()).collect();
+        LlamaAnswer { echo, choices_per_prompt, results, keeps_probabilities: true }
     }
 
     fn text(&mut self, index: usize, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
@@ -190,7 +194,9 @@ impl LlamaAnswer {
         let completion_probabilities: Vec<Probability> = tokens.iter().filter_map(probability).collect();
         result.content.push_str(text);
         result.tokens.extend_from_slice(&ids);
-        result.probabilities.extend_from_slice(&completion_probabilities);
+        if self.keeps_probabilities {
+            result.probabilities.extend_from_slice(&completion_probabilities);
+        }
         frames.push(value(&Frame {
             index,
             content: text.to_owned(),
@@ -298,6 +304,11 @@ impl LlamaAnswer {
 impl Answer for LlamaAnswer {
     const WIRE: Wire = Wire::Data { last: None };
 
+    /// A stream sends log-probabilities with their tokens, and never again.
+    fn start(&mut self, _frames: &mut Vec<Value>) {
+        self.keeps_probabilities = false;
+    }
+
     fn asks(&mut self, requests: &[Request]) {
         if let (Some(slot), [request]) = (&mut self.echo.slot, requests) {
             slot.prompt.clone_from(&request.prompt);
@@ -352,5 +363,28 @@ fn entry(token: &TokenLogprob) -> TokenEntry {
         token: String::from_utf8_lossy(&token.bytes).into_owned(),
         bytes: token.bytes.clone(),
         logprob: finite(token.logprob),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::tests::token;
+
+    #[test]
+    fn a_stream_holds_no_log_probabilities() {
+        for (is_stream, held) in [(true, 0), (false, 1000)] {
+            let echo = Echo { prompts: vec!["Hi".into()], probabilities: true, ..Echo::default() };
+            let (mut answer, mut frames) = (LlamaAnswer::new(echo, 1), Vec::new());
+            if is_stream {
+                answer.start(&mut frames);
+            }
+            for id in 0..1000 {
+                answer.text(0, "x", &[token(id, "x", true)], &mut frames);
+            }
+            assert_eq!(answer.results[0].probabilities.len(), held);
+            let sent = frames.iter().filter_map(|frame| frame["completion_probabilities"].as_array());
+            assert_eq!(sent.map(Vec::len).sum::<usize>(), 1000);
+        }
     }
 }

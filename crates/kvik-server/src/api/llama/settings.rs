@@ -8,6 +8,7 @@ use crate::{api::request::generation::Options, described::JsonSchema};
 
 /// `generation_settings`: what was really used.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
+#[cfg_attr(test, derive(Default))]
 #[schemars(rename = "GenerationSettings")]
 pub(super) struct Settings {
     seed: u64,

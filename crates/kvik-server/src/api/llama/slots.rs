@@ -65,7 +65,9 @@ pub(super) async fn list(
         ));
     }
     let (slots, context) = (app.serving.model.parallel, app.serving.model.context);
-    let running = app.serving.engine.stats().running;
+    let stats = app.serving.engine.stats();
+    // What is computed behind answers gives way to any request.
+    let running = stats.running - stats.running_behind;
     if query.fail_on_no_slot.is_some() && running >= slots {
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("no_slot"), "no slot available"));
     }

@@ -1,7 +1,9 @@
 //! The answer of `/api/chat` and `/api/generate`: engine events become lines of JSON.
 
+use std::time::Duration;
+
 use kvik_cache::Token;
-use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report, Request};
+use kvik_engine::api::{Event, FinishReason, GeneratedToken, Request};
 use kvik_text::answer::AnswerDelta;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -14,10 +16,7 @@ use crate::{
     },
     app::{
         generation::Answer,
-        report::{
-            token_scale::TokenScale,
-            trailer::{KvikReport, Trailer},
-        },
+        report::trailer::{KvikReport, Trailer},
         wire::Wire,
     },
     clock::now_rfc3339,
@@ -151,6 +150,8 @@ pub(crate) struct OllamaAnswer {
     model: String,
     reply: Reply,
     logprobs: Option<Vec<Logprob>>,
+    /// Whether log-probabilities are kept for the whole answer; a stream has sent them.
+    keeps_logprobs: bool,
     /// Tokens of prompt and answer, which the client can send back to continue.
     context: Option<Vec<Token>>,
     finish: Option<FinishReason>,
@@ -188,6 +189,7 @@ impl OllamaAnswer {
             model,
             reply: Reply::new(&worded.reading),
             logprobs: worded.logprobs.then(Vec::new),
+            keeps_logprobs: true,
             context: None,
             finish: None,
             told_calls: 0,
@@ -205,7 +207,7 @@ impl OllamaAnswer {
         }
         let entries: Option<Vec<Logprob>> =
             self.logprobs.is_some().then(|| tokens.iter().filter_map(logprob).collect());
-        if let (Some(all), Some(entries)) = (&mut self.logprobs, &entries) {
+        if let (true, Some(all), Some(entries)) = (self.keeps_logprobs, &mut self.logprobs, &entries) {
             all.extend_from_slice(entries);
         }
         let mut said = self.said(|reply| reply.push(text));
@@ -257,7 +259,7 @@ impl OllamaAnswer {
             done: true,
             done_reason: Some(if is_full { DoneReason::Length } else { DoneReason::Stop }),
             context: self.context.clone().filter(|_| self.form == Form::Generate),
-            times: Some(Times::of(&trailer.total(), trailer.scale())),
+            times: Some(Times::of(trailer)),
             kvik: Some(trailer.kvik(0)),
             logprobs,
         };
@@ -268,6 +270,11 @@ impl OllamaAnswer {
 impl Answer for OllamaAnswer {
     const THOUGHTS_RETURN: bool = true;
     const WIRE: Wire = Wire::Lines;
+
+    /// A stream sends log-probabilities with their tokens, and never again.
+    fn start(&mut self, _frames: &mut Vec<Value>) {
+        self.keeps_logprobs = false;
+    }
 
     fn asks(&mut self, requests: &[Request]) {
         if let (Some(context), [request]) = (&mut self.context, requests) {
@@ -318,18 +325,48 @@ impl Call {
     }
 }
 
+/// A time as Ollama writes it.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Times {
     /// The times of an answer, and its token counts in the scale of its client.
-    fn of(report: &Report, scale: TokenScale) -> Times {
-        let prompt = report.prompt_tokens;
-        let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    fn of(trailer: &Trailer) -> Times {
+        let (report, scale) = (trailer.total(), trailer.scale());
+        let (prompt, computed) = (report.prompt_tokens, report.queued + report.prefill + report.decode);
         Times {
-            total_duration: nanos(report.queued + report.prefill + report.decode),
-            load_duration: 0,
+            total_duration: nanos(trailer.elapsed().max(computed)),
+            load_duration: nanos(trailer.loading()),
             prompt_eval_count: scale.told(prompt),
             prompt_eval_duration: nanos(report.prefill),
             eval_count: scale.between(prompt, prompt + report.generated_tokens),
             eval_duration: nanos(report.decode),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{reading::Reading, tests::token};
+
+    #[test]
+    fn a_stream_holds_no_log_probabilities() {
+        for (is_stream, held) in [(true, 0), (false, 1000)] {
+            let (reading, choices) = (Reading::Plain, 1);
+            let worded = Worded { reading, item: None, conversation: None, logprobs: true, choices };
+            let mut answer = OllamaAnswer::new(Form::Chat, String::new(), worded);
+            let mut frames = Vec::new();
+            if is_stream {
+                answer.start(&mut frames);
+            }
+            for id in 0..1000 {
+                answer.text("x", &[token(id, "x", true)], &mut frames);
+            }
+            assert_eq!(answer.logprobs.as_ref().map(Vec::len), Some(held));
+            let sent = frames.iter().filter_map(|frame| frame["logprobs"].as_array());
+            assert_eq!(sent.map(Vec::len).sum::<usize>(), 1000);
         }
     }
 }

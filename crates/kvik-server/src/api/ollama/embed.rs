@@ -1,6 +1,6 @@
 //! `POST /api/embed` and the older `/api/embeddings`.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use axum::{
     Json as Answered,
@@ -10,7 +10,7 @@ use axum::{
 use kvik_engine::api::{Request, Wants};
 use serde::{Deserialize, Serialize};
 
-use super::fields::StayFields;
+use super::{answer::nanos, fields::StayFields};
 use crate::{
     api::{
         embedding::{INPUTS_MAX, Scale, Treatment, encode},
@@ -86,7 +86,7 @@ fn doubles(vector: Vec<f32>) -> Vec<f64> {
 
 /// Embeds texts.
 pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
-    let began = Instant::now();
+    let came = body.came.clone();
     let (vectors, dimensions) = run(&app, body, "input").await?;
     let nothing = Embedded::of_nothing(&app.serving.model.name);
     let Some(Vectors { computed, share }) = vectors else { return Ok(Answered(nothing).into_response()) };
@@ -98,7 +98,8 @@ pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result
     };
     let answer = Embedded {
         embeddings: computed.into_iter().map(scaled).collect(),
-        total_duration: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        total_duration: nanos(app.now().saturating_sub(came.arrived)),
+        load_duration: nanos(came.loading),
         prompt_eval_count: tokens,
         ..nothing
     };

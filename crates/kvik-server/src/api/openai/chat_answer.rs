@@ -125,6 +125,8 @@ pub(crate) struct ChatAnswer {
     head: Head,
     shows: Shows,
     logprobs: bool,
+    /// Whether log-probabilities are kept for the whole answer; a stream has sent them.
+    keeps_logprobs: bool,
     /// The compaction item, for clients that asked for it.
     item: Option<CompactionItem>,
     choices: Vec<Choice>,
@@ -153,14 +155,16 @@ impl ChatAnswer {
     pub(super) fn new(head: Head, worded: Worded, shows: Shows) -> ChatAnswer {
         let Worded { reading, item, logprobs, choices, .. } = worded;
         let choices = (0..choices).map(|_| Choice::new(&reading)).collect();
-        ChatAnswer { head, shows, logprobs, item, choices, last: None }
+        ChatAnswer { head, shows, logprobs, keeps_logprobs: true, item, choices, last: None }
     }
 
     fn text(&mut self, choice: u32, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
         let logprobs: Vec<Logprob> =
             if self.logprobs { tokens.iter().filter_map(logprob).collect() } else { Vec::new() };
         let Some(state) = self.choices.get_mut(choice as usize) else { return };
-        state.logprobs.extend_from_slice(&logprobs);
+        if self.keeps_logprobs {
+            state.logprobs.extend_from_slice(&logprobs);
+        }
         let mut deltas = worded(state.reply.push_tokens(text, tokens.len()));
         // Tokens may arrive before the text that they are part of; their log-probabilities are not held back.
         if deltas.is_empty() && !logprobs.is_empty() {
@@ -248,6 +252,11 @@ impl ChatAnswer {
 impl Answer for ChatAnswer {
     const WIRE: Wire = Wire::Data { last: Some("[DONE]") };
 
+    /// A stream sends log-probabilities with their tokens, and never again.
+    fn start(&mut self, _frames: &mut Vec<Value>) {
+        self.keeps_logprobs = false;
+    }
+
     fn take(&mut self, _prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
         match event {
             Event::Text { choice, text, tokens } => self.text(choice, &text, &tokens, frames),
@@ -316,6 +325,33 @@ fn delta(delta: AnswerDelta) -> Delta {
         AnswerDelta::Arguments { index, text } => {
             let function = FunctionDelta { name: None, arguments: text };
             Delta::call(CallDelta { index, id: None, r#type: None, function })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::tests::token;
+
+    #[test]
+    fn a_stream_holds_no_log_probabilities() {
+        for (is_stream, held) in [(true, 0), (false, 1000)] {
+            let head = Head { id: String::new(), created: 0, model: String::new() };
+            let (reading, choices) = (Reading::Plain, 1);
+            let worded = Worded { reading, item: None, conversation: None, logprobs: true, choices };
+            let mut answer = ChatAnswer::new(head, worded, Shows { usage: false, progress: None });
+            let mut frames = Vec::new();
+            if is_stream {
+                answer.start(&mut frames);
+            }
+            for id in 0..1000 {
+                answer.text(0, "x", &[token(id, "x", true)], &mut frames);
+            }
+            assert_eq!(answer.choices[0].logprobs.len(), held);
+            let sent =
+                frames.iter().filter_map(|frame| frame["choices"][0]["logprobs"]["content"].as_array());
+            assert_eq!(sent.map(Vec::len).sum::<usize>(), 1000);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The answer of `/v1/completions`: plain text, for one or more prompts.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
 use serde::Serialize;
@@ -63,6 +63,8 @@ pub(crate) struct TextAnswer {
     head: Head,
     include_usage: bool,
     logprobs: bool,
+    /// Whether log-probabilities are kept for the whole answer; a stream has sent them.
+    keeps_logprobs: bool,
     /// Choices per prompt.
     choices_per_prompt: usize,
     choices: Vec<Choice>,
@@ -112,6 +114,7 @@ impl TextAnswer {
             head,
             include_usage,
             logprobs,
+            keeps_logprobs: true,
             choices_per_prompt,
             choices: choices.map(Choice::after).collect(),
             last: None,
@@ -130,6 +133,9 @@ impl TextAnswer {
             let before = choice.logprobs.tokens.len();
             choice.logprobs.extend(tokens);
             logprobs = Some(choice.logprobs.columns(before));
+            if !self.keeps_logprobs {
+                choice.logprobs.clear();
+            }
         }
         if !text.is_empty() || (self.logprobs && !tokens.is_empty()) {
             frames.push(value(&self.chunk(index, text, logprobs, None)));
@@ -180,8 +186,10 @@ impl TextAnswer {
 impl Answer for TextAnswer {
     const WIRE: Wire = Wire::Data { last: Some("[DONE]") };
 
-    /// Begins a stream by repeating the prompts, if `echo` was set.
+    /// Begins a stream by repeating the prompts, if `echo` was set. It sends log-probabilities with their tokens, and
+    /// never again.
     fn start(&mut self, frames: &mut Vec<Value>) {
+        self.keeps_logprobs = false;
         let echoed = self.choices.iter().enumerate().filter(|(_, choice)| !choice.echo.is_empty());
         frames.extend(echoed.map(|(i, choice)| value(&self.chunk(i, &choice.echo, None, None))));
     }
@@ -234,6 +242,11 @@ impl Logprobs {
         }
     }
 
+    /// Drops all rows; the offset of the next one remains.
+    fn clear(&mut self) {
+        *self = Logprobs { length: mem::take(&mut self.length), ..Logprobs::default() };
+    }
+
     /// Returns the columns from row `from` on.
     fn columns(&self, from: usize) -> Columns {
         Columns {
@@ -271,6 +284,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::api::tests::token;
 
     /// Returns the offsets of tokens with these bytes.
     fn offsets(tokens: &[&[u8]]) -> Vec<usize> {
@@ -288,6 +302,28 @@ mod tests {
         assert_eq!(offsets(&[b"a", b"\xf0\x9f", b"\x98\x80", b"b", b"c"]), [0, 1, 1, 2, 3]);
         assert_eq!(offsets(&[b"\xc3", b"\xa9\xe2\x82", b"\xac!", b"x"]), [0, 0, 1, 3]);
         assert_eq!(offsets(&[b"\xff", b"a", b"\xe2\x82", b"b", b"c"]), [0, 1, 2, 2, 4]);
+    }
+
+    #[test]
+    fn a_stream_holds_no_log_probabilities() {
+        for (is_stream, held) in [(true, 0), (false, 1000)] {
+            let head = Head { id: String::new(), created: 0, model: String::new() };
+            let mut answer = TextAnswer::new(head, vec!["".into()], 1, true, false);
+            let mut frames = Vec::new();
+            if is_stream {
+                answer.start(&mut frames);
+            }
+            for id in 0..1000 {
+                answer.text(0, "x", &[token(id, "x", true)], &mut frames);
+            }
+            let columns = answer.choices[0].logprobs.columns(0);
+            let held_in = [columns.tokens.len(), columns.top_logprobs.len(), columns.text_offset.len()];
+            assert_eq!(held_in, [held; 3]);
+            let sent =
+                frames.iter().filter_map(|frame| frame["choices"][0]["logprobs"]["text_offset"].as_array());
+            let offsets: Vec<u64> = sent.flatten().filter_map(Value::as_u64).collect();
+            assert_eq!(offsets, (0..1000).collect::<Vec<u64>>());
+        }
     }
 
     proptest! {

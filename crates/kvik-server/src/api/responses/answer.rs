@@ -38,6 +38,8 @@ pub(crate) struct ResponseAnswer {
     logprobs: bool,
     /// Log-probabilities of tokens whose text has not arrived yet.
     pending: Vec<Logprob>,
+    /// Whether the log-probabilities of the last text were kept; those of thoughts are dropped.
+    kept_logprobs: bool,
     /// Kind of the last item, while it continues.
     open: Option<Kind>,
     status: Status,
@@ -69,6 +71,7 @@ impl ResponseAnswer {
             sealed_thoughts,
             logprobs: worded.logprobs,
             pending: Vec::new(),
+            kept_logprobs: false,
             open: None,
             status: Status::InProgress,
             sequence: 0,
@@ -221,7 +224,8 @@ impl ResponseAnswer {
         let was_thinking = self.reply.is_thinking();
         let deltas = self.reply.push_tokens(text, tokens.len());
         // Tokens may arrive before the text that they are part of, and the first text ends the thoughts before it.
-        if self.logprobs && !(was_thinking && self.reply.is_thinking()) {
+        self.kept_logprobs = self.logprobs && !(was_thinking && self.reply.is_thinking());
+        if self.kept_logprobs {
             self.pending.extend(tokens.iter().filter_map(logprob));
         }
         self.deltas(deltas, frames);
@@ -280,6 +284,11 @@ impl Answer for ResponseAnswer {
             }
             Event::Prefill { .. } | Event::Vector(_) | Event::Failed(_) => {}
         }
+    }
+
+    /// The last events of a stream repeat its items, with their log-probabilities.
+    fn holds_last(&self, is_streamed: bool) -> bool {
+        if self.logprobs { self.kept_logprobs } else { !is_streamed }
     }
 
     fn message(&self) -> Option<Value> {

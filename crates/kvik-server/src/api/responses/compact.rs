@@ -15,7 +15,7 @@ use crate::{
         chat::{CompactionItem, to_compact},
         request::{cache::CacheFields, parts::FromBody},
     },
-    app::{body::JsonBody, state::App},
+    app::{body::JsonBody, report::usage::cost, state::App},
     clock::unix_seconds,
     described::JsonSchema,
     http::{answer::words, error::ApiError},
@@ -66,11 +66,12 @@ pub(super) async fn route(
     let (compaction, report) = app.memory.compact(&app, &caller, job).await?;
     let item = app.seal.item(&caller.tenant.name, &compaction);
     let item = item.ok_or_else(|| ApiError::internal("the system gives no random numbers"))?;
+    let cost = app.prices(&caller).map(|prices| cost(&report, &prices));
     Ok(Json(CompactedResponse {
         id: format!("resp_{:016x}{:016x}", random(), random()),
         object: Compaction,
         created_at: unix_seconds(),
         output: [CompactionItem::of(&item)],
-        usage: ResponseUsage::of(&report, 0, scale),
+        usage: ResponseUsage::of(&report, 0, scale, cost),
     }))
 }

@@ -119,6 +119,9 @@ pub(super) struct ResponseUsage {
     output_tokens: usize,
     output_tokens_details: ReasoningTokens,
     total_tokens: usize,
+    /// In the server's currency, where it has prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<f64>,
 }
 
 /// How a response stands.
@@ -182,8 +185,9 @@ impl Output {
 
     /// Returns the object at its end, with usage and cache report.
     pub(super) fn ended(&self, status: Status, reasoning_tokens: usize, trailer: &Trailer) -> Response {
-        let usage = Some(ResponseUsage::of(&trailer.total(), reasoning_tokens, trailer.scale()));
-        Response { usage, ending: Some(trailer.ending()), ..self.response(status) }
+        let total = trailer.total();
+        let usage = ResponseUsage::of(&total, reasoning_tokens, trailer.scale(), trailer.cost(&total));
+        Response { usage: Some(usage), ending: Some(trailer.ending()), ..self.response(status) }
     }
 }
 
@@ -225,8 +229,13 @@ fn decimal(number: f32) -> Value {
 }
 
 impl ResponseUsage {
-    /// The usage of an answer in the scale of its client.
-    pub(super) fn of(report: &Report, reasoning_tokens: usize, scale: TokenScale) -> ResponseUsage {
+    /// The usage of an answer in the scale of its client, and its cost.
+    pub(super) fn of(
+        report: &Report,
+        reasoning_tokens: usize,
+        scale: TokenScale,
+        cost: Option<f64>,
+    ) -> ResponseUsage {
         let prompt = report.prompt_tokens;
         let all = prompt + report.generated_tokens;
         ResponseUsage {
@@ -237,6 +246,7 @@ impl ResponseUsage {
                 reasoning_tokens: scale.between(prompt, prompt + reasoning_tokens),
             },
             total_tokens: scale.told(all),
+            cost,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvik_cache::{BLOCK_POSITIONS, CacheStats};
+use kvik_cache::BLOCK_POSITIONS;
 use kvik_engine::stats::{DraftSource, EngineStats};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge},
@@ -34,6 +34,7 @@ pub(super) struct EngineMetrics {
     blocks_free: PerModel,
     blocks_cached: PerModel,
     blocks_owned: PerModel,
+    blocks_withheld: PerModel,
     tree_tokens: PerModel,
     compute_rate: PerModel,
     disk: DiskMetrics,
@@ -43,7 +44,11 @@ pub(super) struct EngineMetrics {
 impl EngineMetrics {
     pub(super) fn new(r: &mut Registry) -> EngineMetrics {
         EngineMetrics {
-            ended: add(r, "requests_ended", "Requests by how they ended: completed, cancelled, failed"),
+            ended: add(
+                r,
+                "requests_ended",
+                "Requests of clients by how they ended: completed, cancelled, failed",
+            ),
             drafted: add(r, "drafted_tokens", "Tokens that were tried beside the next one, by source"),
             accepted: add(r, "draft_accepted_tokens", "Of these, tokens that came next"),
             preemptions: add(
@@ -56,17 +61,22 @@ impl EngineMetrics {
             waiting: add(r, "requests_waiting", "Requests that wait for admission"),
             running: add(r, "requests_running", "Sequences that are computed now"),
             kv_bytes: add(r, "kv_budget_bytes", "Memory for keys and values"),
-            kv_used_bytes: add(r, "kv_used_bytes", "Of it, memory of blocks that hold something"),
+            kv_used_bytes: add(r, "kv_used_bytes", "Of it, memory that holds something"),
             kv_usage: add(
                 r,
                 "kv_usage_ratio",
-                "Share of the blocks that running requests hold and nothing else can have, as routers read it",
+                "Share of the blocks that running requests use, as routers read it: not what is only cached or pinned",
             ),
             block_tokens: add(r, "block_tokens", "Positions of a block"),
             blocks: add(r, "blocks_total", "Blocks of 16 positions in the budget"),
             blocks_free: add(r, "blocks_free", "Blocks that hold nothing"),
             blocks_cached: add(r, "blocks_cached", "Blocks in the prefix tree, each counted once"),
             blocks_owned: add(r, "blocks_owned", "Blocks that belong to one running sequence"),
+            blocks_withheld: add(
+                r,
+                "blocks_withheld",
+                "Blocks whose memory windows and states take, of running sequences and in the cache",
+            ),
             tree_tokens: add(r, "tree_tokens", "Tokens in the prefix tree"),
             compute_rate: add(
                 r,
@@ -106,7 +116,7 @@ impl EngineMetrics {
         remote.clear();
     }
 
-    fn gauges(&self) -> [&PerModel; 11] {
+    fn gauges(&self) -> [&PerModel; 12] {
         [
             &self.waiting,
             &self.running,
@@ -117,6 +127,7 @@ impl EngineMetrics {
             &self.blocks_free,
             &self.blocks_cached,
             &self.blocks_owned,
+            &self.blocks_withheld,
             &self.tree_tokens,
             &self.compute_rate,
         ]
@@ -143,27 +154,22 @@ impl EngineMetrics {
             counter.inner().store(time.as_secs_f64().to_bits(), Ordering::Relaxed);
         }
         let cache = &stats.cache;
-        self.kv_usage.get_or_create(labels).set(usage(cache));
+        let usage = cache.in_use as f64 / cache.blocks.max(1) as f64;
+        self.kv_usage.get_or_create(labels).set(usage);
         let values = [
             stats.waiting,
             stats.running,
             stats.kv_bytes,
-            stats.kv_owned_bytes + stats.kv_shared_bytes,
+            stats.kv_used_bytes(),
             BLOCK_POSITIONS,
             cache.blocks,
             cache.free,
             cache.shared,
             cache.owned,
+            cache.withheld,
             cache.tokens,
             stats.compute_rate.unwrap_or_default() as usize,
         ];
         self.gauges().into_iter().zip(values).for_each(|(gauge, value)| put(gauge, labels, value));
     }
-}
-
-/// The share of blocks in use, 0 to 1: cached blocks that no request holds count as free, as in vLLM's
-/// metric.
-fn usage(cache: &CacheStats) -> f64 {
-    let free = cache.free + cache.evictable + cache.places_evictable;
-    1.0 - (free as f64 / cache.blocks.max(1) as f64).min(1.0)
 }

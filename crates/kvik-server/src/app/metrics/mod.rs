@@ -14,6 +14,7 @@ pub(crate) mod shelf;
 use std::{
     fmt,
     sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    time::Duration,
 };
 
 use axum::http::StatusCode;
@@ -61,6 +62,7 @@ pub(crate) struct Metrics {
     computed_tokens: Counter,
     retokenised_tokens: Counter,
     generated_tokens: Counter,
+    decoded_tokens: Counter,
     prefill_seconds: Counter<f64, AtomicU64>,
     decode_seconds: Counter<f64, AtomicU64>,
     first_token: Histogram,
@@ -91,7 +93,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("kvik");
         let r = &mut registry;
         let first_token = Histogram::new(FIRST_TOKEN_BUCKETS);
-        let help = "From arrival to the end of the prefill";
+        let help = "From the arrival of a request to the first token of its answer";
         r.register_with_unit("time_to_first_token", help, Unit::Seconds, first_token.clone());
         Metrics {
             requests: add(r, "http_requests", "HTTP requests by route and status"),
@@ -104,6 +106,11 @@ impl Metrics {
                 "Prompt tokens of answers as they were generated, where the tokenizer would have chosen others",
             ),
             generated_tokens: add(r, "generated_tokens", "Tokens generated"),
+            decoded_tokens: add(
+                r,
+                "decoded_tokens",
+                "Of these, tokens after the first one of each answer, which take the time of decode_seconds",
+            ),
             prefill_seconds: add(r, "prefill_seconds", "Time spent on prompts"),
             decode_seconds: add(r, "decode_seconds", "Time spent on generating"),
             first_token,
@@ -132,14 +139,15 @@ impl Metrics {
         self.computed_tokens.inc_by(report.computed_tokens as u64);
         self.retokenised_tokens.inc_by(report.retokenised as u64);
         self.generated_tokens.inc_by(report.generated_tokens as u64);
+        self.decoded_tokens.inc_by(report.decoded_tokens as u64);
         self.prefill_seconds.inc_by(report.prefill.as_secs_f64());
         self.decode_seconds.inc_by(report.decode.as_secs_f64());
     }
 
-    /// Counts a complete answer; `is_waited_for` says that a client waited for its first token.
-    pub(crate) fn answered(&self, report: &Report, is_waited_for: bool) {
-        if is_waited_for {
-            self.first_token.observe((report.queued + report.prefill).as_secs_f64());
+    /// Counts a complete answer, with the time to its first token if a client waited for that.
+    pub(crate) fn answered(&self, report: &Report, first_token: Option<Duration>) {
+        if let Some(time) = first_token {
+            self.first_token.observe(time.as_secs_f64());
         }
         if let Some(retained) = &report.retained {
             self.retain.answered(retained);

@@ -1,6 +1,6 @@
 //! The trailer of every answer: its cost, its times, and its cache statistics.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kvik_engine::api::{Event, Report, Request};
 use kvik_memory::{conversations::ConversationTurn, deletions::Owner, memory::TurnReport};
@@ -14,7 +14,7 @@ use super::{
     loops::{self, LoopReport},
     retain::{Given, RetainReport},
     token_scale::TokenScale,
-    usage::{Timings, Usage},
+    usage::{Timings, Usage, cost},
 };
 use crate::{
     accounts::prices::Prices,
@@ -30,6 +30,7 @@ use crate::{
         spans::{AnswerSpan, Came},
         state::App,
     },
+    clock::Clock,
     described::JsonSchema,
     http::answer::OneOrAll,
 };
@@ -152,6 +153,14 @@ pub(crate) struct Trailer {
     unwritten: Option<Unwritten>,
     /// Span for tracing.
     span: Option<AnswerSpan>,
+    arrival: Arrival,
+}
+
+/// When a request arrived, and how long it then waited for its model.
+struct Arrival {
+    clock: Clock,
+    at: Duration,
+    loading: Duration,
 }
 
 /// The records that an answer writes.
@@ -214,6 +223,7 @@ impl Trailer {
         (prices, owners): (Option<Prices>, Vec<Owner>),
     ) -> Trailer {
         let ended = requests.iter().map(|_| None).collect();
+        let arrival = Arrival { clock: app.config.clock.clone(), at: came.arrived, loading: came.loading };
         let comparable = origin.comparable.take();
         let id = comparable.as_ref().map(|comparable| comparable.id.as_str());
         let span = app.config.spans.as_ref().map(|spans| AnswerSpan::new(spans, came, id, requests));
@@ -246,6 +256,7 @@ impl Trailer {
             scale,
             unwritten,
             span,
+            arrival,
         }
     }
 
@@ -324,6 +335,21 @@ impl Trailer {
     /// OpenAI's `usage` of a report.
     pub(crate) fn usage_of(&self, report: &Report) -> Usage {
         Usage::of(report, self.prices.as_ref()).told(self.scale)
+    }
+
+    /// The cost of a report, where there are prices.
+    pub(crate) fn cost(&self, report: &Report) -> Option<f64> {
+        self.prices.as_ref().map(|prices| cost(report, prices))
+    }
+
+    /// The time since the request arrived.
+    pub(crate) fn elapsed(&self) -> Duration {
+        (self.arrival.clock)().saturating_sub(self.arrival.at)
+    }
+
+    /// The part of it in which the request waited for its model.
+    pub(crate) fn loading(&self) -> Duration {
+        self.arrival.loading
     }
 
     /// The scale in which the client is told token counts.

@@ -4255,17 +4255,22 @@ data class Stats (
     val `kvRunningBytes`: kotlin.Long
     ,
     /**
+     * Bytes that windows and states of layers take in addition, for running answers and cached prefixes.
+     */
+    val `kvWithheldBytes`: kotlin.Long
+    ,
+    /**
      * Free bytes.
      */
     val `kvFreeBytes`: kotlin.Long
     ,
     /**
-     * Prompt tokens so far.
+     * Prompt tokens so far, except those of summaries and next turns, which are computed behind answers.
      */
     val `promptTokens`: kotlin.Long
     ,
     /**
-     * Prompt tokens that came from the cache.
+     * Those of them that came from the cache.
      */
     val `cachedTokens`: kotlin.Long
     ,
@@ -4303,6 +4308,7 @@ public object FfiConverterTypeStats: FfiConverterRustBuffer<Stats> {
             FfiConverterLong.read(buf),
             FfiConverterLong.read(buf),
             FfiConverterLong.read(buf),
+            FfiConverterLong.read(buf),
             FfiConverterOptionalTypeDiskStats.read(buf),
         )
     }
@@ -4313,6 +4319,7 @@ public object FfiConverterTypeStats: FfiConverterRustBuffer<Stats> {
             FfiConverterLong.allocationSize(value.`kvBytes`) +
             FfiConverterLong.allocationSize(value.`kvCachedBytes`) +
             FfiConverterLong.allocationSize(value.`kvRunningBytes`) +
+            FfiConverterLong.allocationSize(value.`kvWithheldBytes`) +
             FfiConverterLong.allocationSize(value.`kvFreeBytes`) +
             FfiConverterLong.allocationSize(value.`promptTokens`) +
             FfiConverterLong.allocationSize(value.`cachedTokens`) +
@@ -4326,6 +4333,7 @@ public object FfiConverterTypeStats: FfiConverterRustBuffer<Stats> {
             FfiConverterLong.write(value.`kvBytes`, buf)
             FfiConverterLong.write(value.`kvCachedBytes`, buf)
             FfiConverterLong.write(value.`kvRunningBytes`, buf)
+            FfiConverterLong.write(value.`kvWithheldBytes`, buf)
             FfiConverterLong.write(value.`kvFreeBytes`, buf)
             FfiConverterLong.write(value.`promptTokens`, buf)
             FfiConverterLong.write(value.`cachedTokens`, buf)
