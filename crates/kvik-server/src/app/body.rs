@@ -81,7 +81,7 @@ impl JsonBody {
         let share = server.bodies.begin(caller.tenant.id);
         let bytes = read(request.into_body(), &share, server).await?;
         share.complete();
-        came.at = Some(SystemTime::now());
+        (came.at, came.arrived) = (Some(SystemTime::now()), server.now());
         let (bytes, fields) = (bytes.into(), OnceLock::new());
         Ok(JsonBody { bytes, fields, caller, came, _share: share })
     }
@@ -123,7 +123,8 @@ impl FromRequest<Arc<App>> for JsonBody {
 fn came(request: &Request) -> Came {
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
-    Came { route: route.unwrap_or_default(), traceparent: traceparent.map(str::to_owned), at: None }
+    let traceparent = traceparent.map(str::to_owned);
+    Came { route: route.unwrap_or_default(), traceparent, ..Came::default() }
 }
 
 /// Reads a body as fast as it arrives and memory permits.

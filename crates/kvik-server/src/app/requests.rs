@@ -116,8 +116,10 @@ impl App {
                 aside(|| requests.iter_mut().for_each(|request| app.note(&owners, request)));
             }
             let delivery = app.delivery(&caller, stream, origin.question.take());
+            let account = UsageAccount { arrived: came.arrived, ..app.account(&caller) };
             let mut trailer = Trailer::new(app, origin, came, &requests, (app.prices(&caller), owners));
-            let generation = app.submit(&caller, permit, requests).inspect_err(|_| trailer.refuse())?;
+            let generation = app.submit(&caller, account, permit, requests);
+            let generation = generation.inspect_err(|_| trailer.refuse())?;
             Ok((generation, answer, trailer, delivery))
         };
         let (generation, answer, trailer, delivery) = self.read(body, start).await?;
@@ -145,7 +147,7 @@ impl App {
         let permit = self.admit(caller, 1)?;
         request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
-        self.submit(caller, permit, vec![request])?.report().await
+        self.submit(caller, self.account(caller), permit, vec![request])?.report().await
     }
 
     /// Generates the answer to a background request. The tenant pays for it, but it occupies none of the tenant's
@@ -154,7 +156,7 @@ impl App {
         let permit = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
         caller.tenant.sign(&mut request);
         let request = self.noted(caller, request).await?;
-        self.submit(caller, permit, vec![request])?.text().await
+        self.submit(caller, self.account(caller), permit, vec![request])?.text().await
     }
 
     /// Generates the answer to a request of a waiting caller.
@@ -163,7 +165,7 @@ impl App {
         let permit = self.admit(caller, 1)?;
         caller.tenant.sign(&mut request);
         let request = self.noted(caller, request).await?;
-        self.submit(caller, permit, vec![request])?.text().await
+        self.submit(caller, self.account(caller), permit, vec![request])?.text().await
     }
 
     /// Notes a signed request for the deletable objects it is computed for.
@@ -183,16 +185,16 @@ impl App {
         noted.await.map_err(|panic| ApiError::internal(format!("the prompt was not noted: {panic}")))
     }
 
-    /// Runs requests on their tenant's account.
+    /// Runs requests of a caller on this account.
     fn submit(
         &self,
         caller: &Caller,
+        account: UsageAccount,
         permit: AdmissionPermit,
         requests: Vec<Request>,
     ) -> Result<Generation, ApiError> {
         let memory = AnswerMemory::of(&self.server.bodies, caller.tenant.id, &requests)?;
-        let started =
-            Generation::start(&*self.serving.engine, self.account(caller), permit, memory, requests);
+        let started = Generation::start(&*self.serving.engine, account, permit, memory, requests);
         // The queue's length must not be revealed to other tenants.
         started.map_err(|error| if self.server.admission.is_some() { error.impersonal() } else { error })
     }
@@ -208,6 +210,7 @@ impl App {
         caller.tenant.prices.or(self.config.prices)
     }
 
+    /// The account of a caller's request that arrives now.
     pub(super) fn account(&self, caller: &Caller) -> UsageAccount {
         UsageAccount {
             prices: self.prices(caller),
@@ -217,6 +220,7 @@ impl App {
             tally: self.server.tally.clone(),
             ledger: self.server.ledger.clone(),
             clock: self.config.clock.clone(),
+            arrived: (self.config.clock)(),
         }
     }
 }

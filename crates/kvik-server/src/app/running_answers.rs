@@ -12,7 +12,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -51,6 +51,12 @@ pub(crate) struct Resumable {
     answer: Arc<RunningAnswer>,
 }
 
+/// The frames of an answer that is written before the last of them come.
+pub(super) trait AnswerFrames: Stream<Item = Frame> + Send + 'static {
+    /// Whether writing it has begun, which nothing stops any more.
+    fn has_begun_writing(&self) -> bool;
+}
+
 /// An answer that clients may follow.
 pub(crate) struct RunningAnswer {
     buffer: Mutex<Buffer>,
@@ -71,6 +77,8 @@ struct Buffer {
     bytes: u64,
     share: BodyShare,
     has_ended: bool,
+    /// Whether it was stopped before its end.
+    was_stopped: bool,
 }
 
 /// A frame as text, which takes a fraction of the memory of its value.
@@ -88,7 +96,16 @@ impl RunningAnswers {
         tenant: TenantId,
     ) -> Option<Resumable> {
         let (share, frames) = (memory.hold(tenant, 0)?, VecDeque::new());
-        let buffer = Buffer { question, messages_after, first: 0, frames, bytes: 0, share, has_ended: false };
+        let buffer = Buffer {
+            question,
+            messages_after,
+            first: 0,
+            frames,
+            bytes: 0,
+            share,
+            has_ended: false,
+            was_stopped: false,
+        };
         let (changed, stop) = (watch::channel(()).0, Notify::new());
         let answer = Arc::new(RunningAnswer { buffer: Mutex::new(buffer), changed, stop });
         Some(Resumable { answers: self.clone(), key, answer })
@@ -111,15 +128,25 @@ impl RunningAnswers {
         self.lock().is_empty()
     }
 
-    /// Stops the answer of a conversation and waits until the conversation is free. Returns whether one was running.
+    /// Stops the answer of a conversation and waits until the conversation is free. Returns whether one was stopped: one
+    /// that is being written already comes to its end.
     pub(crate) async fn stop(&self, key: &ConversationKey) -> bool {
-        let Some(answer) = self.lock().remove(key) else { return false };
-        if answer.lock().has_ended {
-            return false;
-        }
+        let Some(answer) = self.get(key) else { return false };
         answer.stop.notify_one();
         answer.ended().await;
-        true
+        let was_stopped = answer.lock().was_stopped;
+        if was_stopped {
+            self.remove(key, &Arc::downgrade(&answer));
+        }
+        was_stopped
+    }
+
+    /// Removes an answer, unless the next one of its conversation has taken its place.
+    fn remove(&self, key: &ConversationKey, answer: &Weak<RunningAnswer>) {
+        let mut answers = self.lock();
+        if answers.get(key).is_some_and(|found| Arc::as_ptr(found) == answer.as_ptr()) {
+            answers.remove(key);
+        }
     }
 
     /// Drops what is buffered of a conversation's last answer.
@@ -136,10 +163,7 @@ impl RunningAnswers {
 impl Resumable {
     /// Lets the frames of the answer come whether a client reads them or not. Returns the answer, and a receiver that
     /// is closed when the last frame has come.
-    pub(super) fn begin(
-        self,
-        frames: impl Stream<Item = Frame> + Send + 'static,
-    ) -> (Arc<RunningAnswer>, watch::Receiver<()>) {
+    pub(super) fn begin(self, frames: impl AnswerFrames) -> (Arc<RunningAnswer>, watch::Receiver<()>) {
         let Resumable { answers, key, answer } = self;
         let (running, ended) = watch::channel(());
         answers.lock().insert(key.clone(), answer.clone());
@@ -154,11 +178,7 @@ impl Resumable {
             if received.unwrap_or(false) {
                 tokio::time::sleep(LIFE).await;
             }
-            let mut answers = answers.lock();
-            // The next answer of the conversation may have taken its place.
-            if answers.get(&key).is_some_and(|found| Arc::as_ptr(found) == left.as_ptr()) {
-                answers.remove(&key);
-            }
+            answers.remove(&key, &left);
         });
         (begun, ended)
     }
@@ -176,7 +196,7 @@ impl RunningAnswer {
     }
 
     /// Buffers the frames as they come. Returns whether the last one came, and false if the answer was stopped.
-    async fn receive(self: Arc<Self>, frames: impl Stream<Item = Frame> + Send) -> bool {
+    async fn receive(self: Arc<Self>, frames: impl AnswerFrames) -> bool {
         let mut frames = pin!(frames);
         loop {
             tokio::select! {
@@ -184,7 +204,10 @@ impl RunningAnswer {
                     Some(frame) => self.push(&frame),
                     None => return true,
                 },
-                () = self.stop.notified() => return false,
+                () = self.stop.notified() => if !frames.has_begun_writing() {
+                    self.lock().was_stopped = true;
+                    return false;
+                },
             }
         }
     }
@@ -289,6 +312,12 @@ mod tests {
     use super::*;
 
     const TENANT: TenantId = TenantId(1);
+
+    impl AnswerFrames for ReceiverStream<Frame> {
+        fn has_begun_writing(&self) -> bool {
+            false
+        }
+    }
 
     fn key() -> ConversationKey {
         ConversationKey { tenant: "a".to_owned(), id: "conv_1".to_owned() }

@@ -28,7 +28,7 @@ use crate::{
     clock::Clock,
     http::{body_memory::BodyMemory, error::ApiError, origins::Senders, readers::Readers},
 };
-use kvik_serving::settings::size::ByteSize;
+use kvik_serving::{fleet::HotLists, settings::size::ByteSize};
 
 /// A server without its models.
 pub struct Server {
@@ -51,6 +51,8 @@ pub struct Server {
     pub(crate) prompt_log: Arc<PromptLog>,
     /// The files that hold messages and summaries.
     pub(super) records: Vec<Records>,
+    /// The lists of the prompts that nodes of its fleet use.
+    pub(super) hot_lists: Option<HotLists>,
     /// Directory of the disk cache.
     pub(super) cache_disk: Option<PathBuf>,
     /// Held during deletion.
@@ -94,6 +96,7 @@ impl Server {
             deletions,
             prompt_log,
             records: records.collect(),
+            hot_lists: config.shared_records.clone().map(HotLists::new),
             cache_disk: config.cache_disk.clone(),
             deleting: Mutex::default(),
             admission: shared.then(|| AdmissionSlots::new(config.admission_slots)),
@@ -151,6 +154,12 @@ impl Server {
     /// Announces that the records will be closed: a server that starts meanwhile waits for them.
     pub fn leave_records(&self) {
         self.records.iter().for_each(Records::leave);
+    }
+
+    /// Writes to the store of a fleet what it has not taken of conversations yet, once more, before the process ends.
+    /// Blocking, for some seconds at most.
+    pub fn close_conversations(&self) {
+        self.conversations.close();
     }
 
     /// Completes the deletion of an object: rewrites the files without it, then removes the pending deletion. Returns

@@ -90,6 +90,10 @@ pub(crate) struct Came {
     pub(crate) traceparent: Option<String>,
     /// When its body had been received.
     pub(crate) at: Option<SystemTime>,
+    /// The same on the server's clock.
+    pub(crate) arrived: Duration,
+    /// How long it then waited for its model, which may have been loaded for it.
+    pub(crate) loading: Duration,
 }
 
 impl Came {

@@ -98,7 +98,7 @@ impl App {
     /// grow to is another number.
     pub fn bytes_used(&self) -> u64 {
         let stats = self.serving.engine.stats();
-        self.serving.model.bytes + (stats.kv_owned_bytes + stats.kv_shared_bytes) as u64
+        self.serving.model.bytes + stats.kv_used_bytes() as u64
     }
 
     /// The current API keys.

@@ -1,6 +1,6 @@
 //! The account of a request, charged to its tenant when it ends.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kvik_engine::api::Report;
 
@@ -24,6 +24,8 @@ pub(crate) struct UsageAccount {
     pub(crate) tally: Arc<Tally>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Clock,
+    /// When the request arrived, on this clock.
+    pub(crate) arrived: Duration,
 }
 
 impl UsageAccount {
@@ -34,6 +36,14 @@ impl UsageAccount {
         let entry = self.ledger.enter([&tenant.name, &self.model], report, self.prices.as_ref());
         self.metrics.charged(&tenant.name, report, &entry);
         self.count(Counts::tokens(report));
+    }
+
+    /// Counts a complete answer; `is_waited_for` says that a client waited for its first token.
+    pub(crate) fn answered(&self, report: &Report, is_waited_for: bool) {
+        self.count(Counts::ANSWERED);
+        // What the engine does not see counts too: reading the request, tokenizing it, and the step that it came in.
+        let age = (self.clock)().saturating_sub(self.arrived);
+        self.metrics.answered(report, is_waited_for.then(|| age.saturating_sub(report.decode)));
     }
 
     /// Adds a prompt's counts to the tenant's tally.

@@ -150,7 +150,11 @@ async fn the_fields_reach_the_engine() {
     assert_eq!(asked.lifetime, Lifetime::default());
     for (ttl, priority, secs) in [(json!(null), 25, 300), (json!("5m"), 25, 300), (json!("1h"), 50, 3600)] {
         let block = json!({"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": ttl}});
-        post(&server, "/v1/messages", &with(ask(), json!({"system": [block]}))).await;
+        let (_, answer) = post(&server, "/v1/messages", &with(ask(), json!({"system": [block]}))).await;
+        let created = answer["usage"]["cache_creation_input_tokens"].as_u64().unwrap();
+        let (minutes, hour) = if secs == 3600 { (0, created) } else { (created, 0) };
+        let expect = json!({"ephemeral_5m_input_tokens": minutes, "ephemeral_1h_input_tokens": hour});
+        assert_eq!((created > 0, &answer["usage"]["cache_creation"]), (true, &expect), "{ttl}");
         let raised = RaisedPriority { priority, lasts: Duration::from_secs(secs) };
         assert_eq!(
             server.asked().lifetime,

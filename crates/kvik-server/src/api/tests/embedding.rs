@@ -1,8 +1,12 @@
 //! Embeddings and reranking: engine requests, and the format of their vectors.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use kvik_cache::{Eviction, Policy, StopReason};
 use kvik_engine::api::{Event, FinishReason, Pooling, Request, RequestError, Wants};
 use serde_json::{Value, json};
 
@@ -145,6 +149,22 @@ async fn what_cannot_be_embedded_is_refused_at_its_place() {
     check(rerank, json!({"query": "q", "texts": ["a", ""]}), "texts[1]", &[]).await;
     check(rerank, json!({"query": "q", "texts": ["a", long]}), "texts[1]", &["2048"]).await;
     check(rerank, json!({"query": "q", "texts": ["a"], "documents": ["a"]}), "texts", &["documents"]).await;
+}
+
+#[tokio::test]
+async fn how_long_ago_the_rest_of_a_prompt_was_evicted_is_said() {
+    let server = Server::new(|request| {
+        let mut events = events(request);
+        if let Some(Event::Done(report)) = events.last_mut() {
+            report.admitted_at = Duration::from_secs(4);
+            report.cache = Some(StopReason::Evicted);
+            report.evicted = Some(Eviction { at: Duration::from_millis(2500), policy: Policy::Lru });
+        }
+        Ok(events)
+    });
+    let (_, answer) = server.post("/v1/embeddings", json!({"input": "One."})).await;
+    let expect = json!({"seconds_ago": 1.5, "policy": "lru"});
+    assert_eq!(answer["kvik"]["cache"]["evicted"], expect, "{answer}");
 }
 
 /// Two thousand texts are submitted to the engine a few at a time, however they end.

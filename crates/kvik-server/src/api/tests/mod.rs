@@ -39,6 +39,7 @@ mod sampling;
 mod sglang;
 mod shelf;
 mod shelf_histories;
+mod shelf_races;
 mod shelf_tenants;
 mod situations;
 mod stats;
@@ -139,22 +140,25 @@ impl Inference for Scripted {
 
     fn stats(&self) -> EngineStats {
         EngineStats {
-            running: 1,
+            running: 2,
+            running_behind: 1,
             waiting: 2,
             kv_bytes: 4096,
             kv_owned_bytes: 512,
             kv_shared_bytes: 1024,
-            kv_free_bytes: 2560,
+            kv_withheld_bytes: 512,
+            kv_free_bytes: 2048,
             counters: Default::default(),
             compute_rate: Some(250.5),
             disk: None,
             remote: None,
             cache: kvik_cache::CacheStats {
-                withheld: 0,
+                withheld: 1,
                 places_evictable: 0,
                 places: 0,
+                in_use: 2,
                 blocks: 8,
-                free: 5,
+                free: 4,
                 owned: 1,
                 shared: 2,
                 evictable: 2,
@@ -262,6 +266,18 @@ impl Server {
         Server::new(move |request| Ok(say(request, text, FinishReason::Eos)))
     }
 
+    /// Creates a server by whose clock an answer takes this time.
+    pub(crate) fn taking(time: Duration) -> Server {
+        let now = Arc::new(Mutex::new(Duration::ZERO));
+        let told = now.clone();
+        let script = move |request: &Request| {
+            *now.lock().unwrap() += time;
+            Ok(say(request, "Hi!", FinishReason::Eos))
+        };
+        let clock = Arc::new(move || *told.lock().unwrap());
+        Server::build(script, Keys::new([]), AppConfig { clock, ..config() })
+    }
+
     /// Creates a server whose answers fail after two characters.
     pub(crate) fn breaking() -> Server {
         Server::new(|request| {
@@ -358,7 +374,8 @@ pub(crate) async fn json_of(response: Response) -> (StatusCode, Value) {
     (status, serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{error}: {text}")))
 }
 
-fn token(id: u32, text: &str, logprobs: bool) -> GeneratedToken {
+/// Returns a generated token, with log-probabilities if they were asked for.
+pub(crate) fn token(id: u32, text: &str, logprobs: bool) -> GeneratedToken {
     let entry = || TokenLogprob { token: id, bytes: text.as_bytes().to_vec(), logprob: -0.5 };
     GeneratedToken { token: id, logprob: logprobs.then(|| (entry(), vec![entry()])) }
 }
@@ -385,7 +402,9 @@ pub(crate) fn report(request: &Request, generated: usize) -> Report {
         cached_tokens: request.prompt.len().min(3),
         computed_tokens: request.prompt.len().saturating_sub(3),
         generated_tokens: generated * request.choices as usize,
+        decoded_tokens: generated.saturating_sub(1) * request.choices as usize,
         prefill: Duration::from_millis(20),
+        prompt_time: Duration::from_millis(20),
         decode: Duration::from_millis(10),
         ..Report::default()
     }

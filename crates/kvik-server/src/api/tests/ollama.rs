@@ -49,6 +49,18 @@ async fn a_chat_streams_lines_that_say_what_the_whole_says() {
 }
 
 #[tokio::test]
+async fn the_whole_duration_is_that_since_the_request_came() {
+    let server = Server::taking(Duration::from_millis(700));
+    for (path, body) in [("/api/chat", hello()), ("/api/generate", question())] {
+        let (_, answer) = server.post(path, whole(body.clone())).await;
+        assert_eq!(answer["total_duration"], 700_000_000, "{path}: {answer}");
+        let lines = lines(&server, path, body).await;
+        assert_eq!(lines.last().unwrap()["total_duration"], 700_000_000, "{path}");
+        assert_eq!(answer["load_duration"], 0, "the model was there: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn calls_have_objects_as_arguments() {
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
     let server = Server::saying(call);

@@ -34,7 +34,7 @@ const SOON: Duration = Duration::from_secs(60);
 type Ask = Box<dyn Fn(usize) -> (&'static str, String, Value)>;
 
 /// Opens the gate even if the test fails: blocked threads would keep the test from ending.
-struct AtLast(Gate);
+pub(super) struct AtLast(pub(super) Gate);
 
 impl Drop for AtLast {
     fn drop(&mut self) {

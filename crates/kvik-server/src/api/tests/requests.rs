@@ -277,14 +277,16 @@ async fn metrics_count_what_was_computed() {
         "kvik_http_requests_total{route=\"unknown\",status=\"404\"} 1",
         "kvik_cached_tokens_total 3",
         "kvik_generated_tokens_total 3",
-        "kvik_requests_running 1",
+        "kvik_decoded_tokens_total 2",
+        "kvik_requests_running 2",
         "kvik_requests_waiting 2",
-        "kvik_kv_used_bytes 1536",
-        "kvik_kv_usage_ratio 0.125",
+        "kvik_kv_used_bytes 2048",
+        "kvik_kv_usage_ratio 0.25",
         "kvik_block_tokens 16",
         "kvik_blocks_total 8",
-        "kvik_blocks_free 5",
+        "kvik_blocks_free 4",
         "kvik_blocks_cached 2",
+        "kvik_blocks_withheld 1",
     ] {
         assert!(text.contains(line), "{line} is in\n{text}");
     }
@@ -300,6 +302,16 @@ async fn only_an_answer_that_is_waited_for_has_a_first_token() {
     for line in ["kvik_time_to_first_token_seconds_count 1", "kvik_prefill_tokens_per_second 250"] {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is in\n{text}");
     }
+}
+
+/// What happens before the engine takes a request is waited for too.
+#[tokio::test]
+async fn a_first_token_is_waited_for_from_the_arrival_of_its_request() {
+    let server = Server::taking(Duration::from_millis(700));
+    assert_eq!(server.post("/v1/chat/completions", hello()).await.0, 200);
+    let text = scraped(server.router.clone()).await;
+    // Of the 700 ms, the tokens after the first one took 10.
+    assert!(text.contains("\nkvik_time_to_first_token_seconds_sum 0.69\n"), "{text}");
 }
 
 async fn scraped(router: Router) -> String {

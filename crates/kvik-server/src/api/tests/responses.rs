@@ -459,3 +459,32 @@ async fn a_stream_that_fails_ends_with_an_error_event_and_stores_nothing() {
     let id = events[0]["response"]["id"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/responses/{id}")).await.0, 404);
 }
+
+/// The last events of this stream repeat its log-probabilities, which take memory until then; those of thoughts are
+/// not in the answer.
+#[tokio::test]
+async fn what_an_answer_holds_until_its_end_is_counted() {
+    let texts = ["x".repeat(1000), format!("<think>{}</think>y", "x".repeat(1000))];
+    let servers = texts.map(|text| Server::new(move |request| Ok(say(request, &text, FinishReason::Eos))));
+    let [plain, thinking] = &servers;
+    let streamed = |body: Value, more: Value| with(with(body, more), json!({"stream": true}));
+    let listed = json!({"include": ["message.output_text.logprobs"]});
+    for (server, path, body, end, is_held) in [
+        (plain, "/v1/responses", streamed(ask("Hi."), listed.clone()), "response.completed", true),
+        (thinking, "/v1/responses", streamed(ask("Hi."), listed.clone()), "response.completed", false),
+        (plain, "/v1/responses", streamed(ask("Hi."), json!({})), "response.completed", false),
+        (plain, "/v1/chat/completions", streamed(hello(), json!({"logprobs": true})), "[DONE]", false),
+    ] {
+        let response = server.send("POST", path, body.to_string()).await;
+        let mut frames = response.into_body().into_data_stream();
+        let mut frame = Vec::new();
+        while !String::from_utf8_lossy(&frame).contains(end) {
+            frame = tokio_stream::StreamExt::next(&mut frames).await.unwrap().unwrap().to_vec();
+        }
+        assert_eq!(server.app.server.bodies.taken() > 0, is_held, "{path} to {end}");
+    }
+    for (server, is_held) in [(plain, true), (thinking, false)] {
+        let whole = server.send("POST", "/v1/responses", with(ask("Hi."), listed.clone()).to_string()).await;
+        assert_eq!(server.app.server.bodies.taken() > 0, is_held, "{}", whole.status());
+    }
+}

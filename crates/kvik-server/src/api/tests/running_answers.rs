@@ -1,5 +1,7 @@
 //! Answers that go on without their client: followed from an event on, stopped, and by whom.
 
+use std::time::Duration;
+
 use axum::response::Response;
 use kvik_engine::api::{FinishReason, Request};
 use serde_json::{Value, json};
@@ -7,9 +9,11 @@ use serde_json::{Value, json};
 use super::{
     Server, config, json_of,
     kept::TENANTS,
+    outside::AtLast,
     say,
     tenants::{ask, code, keys},
 };
+use crate::{accounts::ledger::hanging::Gate, app::AppConfig};
 
 const CHAT: &str = "/v1/chat/completions";
 const TRIP: &str = "/v1/conversations/trip";
@@ -19,12 +23,16 @@ const FIRST: usize = 2;
 
 /// A server whose answers are `Hi!`, and pause after the first character.
 async fn server() -> Server {
+    configured(config()).await
+}
+
+async fn configured(config: AppConfig) -> Server {
     let script = |request: &Request| {
         let mut events = say(request, "Hi!", FinishReason::Eos);
         events.truncate(FIRST);
         Ok(events)
     };
-    let server = Server::build(script, keys(TENANTS), config());
+    let server = Server::build(script, keys(TENANTS), config);
     done(&server, "POST", "/v1/conversations", json!({"name": "trip"})).await;
     server
 }
@@ -112,6 +120,27 @@ async fn an_answer_is_stopped_and_nothing_of_it_is_written() {
     let shown = done(&server, "GET", TRIP, Value::Null).await;
     assert_eq!((&shown["messages"], shown.get("answering")), (&json!([]), None));
     assert_eq!(done(&server, "DELETE", ANSWER, Value::Null).await["stopped"], false);
+    let again = ask(&server, "acme", "POST", CHAT, question(json!({}))).await;
+    assert_eq!(again.status(), 200, "the conversation is free");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_being_written_is_kept_and_not_said_to_be_stopped() {
+    let gate = Gate::default();
+    let server = configured(AppConfig { conversations: Some(gate.records()), ..config() }).await;
+    let mine = ask(&server, "acme", "POST", CHAT, question(json!({}))).await;
+    let _opened = AtLast(gate.clone());
+    gate.shut();
+    go_on(&server);
+    while gate.waiting() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (stopped, ()) =
+        tokio::join!(biased; done(&server, "DELETE", ANSWER, Value::Null), async { gate.open() });
+    assert_eq!(stopped["stopped"], false);
+    assert_eq!(events(mine).await.last().map(String::as_str), Some("[DONE]"));
+    let shown = done(&server, "GET", TRIP, Value::Null).await;
+    assert_eq!((shown["messages"].as_array().unwrap().len(), shown.get("answering")), (2, None));
     let again = ask(&server, "acme", "POST", CHAT, question(json!({}))).await;
     assert_eq!(again.status(), 200, "the conversation is free");
 }

@@ -24,6 +24,7 @@ async fn a_router_learns_the_model_and_its_admin_the_load() {
     }
     let (status, load) = get("root", "/get_load").await;
     assert_eq!((status.as_u16(), load.as_array().unwrap().len()), (200, 1), "{load}");
-    assert_eq!(load[0]["dp_rank"], 0);
+    let expect = json!({"dp_rank": 0, "num_reqs": 3, "num_waiting_reqs": 2, "num_tokens": 32});
+    assert_eq!(load[0], expect, "without what is only cached, and what is computed behind answers");
     assert_eq!(get("acme", "/get_load").await.0.as_u16(), 403, "what runs is all tenants'");
 }

@@ -22,7 +22,7 @@ use crate::{
     accounts::ledger::Ledger,
     api::{of_model, over},
     app::{
-        App,
+        App, AppConfig,
         keys::Keys,
         server::Server,
         shelf::{Catalogue, Described, Entry, LoadModel, ModelFile, OpenModel, Shelf},
@@ -43,6 +43,14 @@ pub(super) struct Seen {
     goes_on: AtomicBool,
     /// True if loading does not end.
     pub(super) stalls: AtomicBool,
+    /// The server's clock, which stands still except that each load takes [`LOAD`].
+    now: Mutex<Duration>,
+}
+
+/// The configuration of a server by the clock of its loader.
+fn timed(seen: &Arc<Seen>) -> AppConfig {
+    let seen = seen.clone();
+    AppConfig { clock: Arc::new(move || *seen.now.lock().unwrap()), ..config() }
 }
 
 /// A model that answers with its name, and takes a moment to load.
@@ -64,6 +72,7 @@ impl LoadModel for Double {
             anyhow::bail!("its file is broken");
         }
         *self.seen.loads.lock().unwrap().entry(self.name.clone()).or_default() += 1;
+        *self.seen.now.lock().unwrap() += LOAD;
         let open = 1 + self.seen.open.fetch_add(1, Ordering::Relaxed);
         self.seen.most.fetch_max(open, Ordering::Relaxed);
         let said: &'static str = self.name.clone().leak();
@@ -75,7 +84,8 @@ impl LoadModel for Double {
             }
             Ok(events)
         });
-        let app = App::of(self.server.clone(), serving(&self.name, Arc::new(engine), None), config());
+        let serving = serving(&self.name, Arc::new(engine), None);
+        let app = App::of(self.server.clone(), serving, timed(&self.seen));
         let seen = self.seen.clone();
         let close = Box::new(move || {
             seen.open.fetch_sub(1, Ordering::Relaxed);
@@ -167,13 +177,18 @@ impl World {
         World::serve(names, None, keys)
     }
 
-    /// Creates a server of the models on disk, with a hub that has the repository `o/r`.
-    fn with_hub(dir: &Path) -> World {
+    /// Creates a server of the models on disk, with a hub that has the repositories `o/r` and that of `llama3.2`.
+    pub(super) fn with_hub(dir: &Path) -> World {
         let model: Arc<[u8]> = std::fs::read(tiny_model()).unwrap().into();
-        let files = vec![("tiny-Q8_0.gguf", model, None)];
-        let repository =
-            WebRepository { name: "o/r", commit: "0123456789abcdef0123456789abcdef01234567", files };
-        let web = Web::serve(move |request| repository.answer(request));
+        let repository = |name| {
+            let files = vec![("tiny-Q8_0.gguf", model.clone(), None)];
+            WebRepository { name, commit: "0123456789abcdef0123456789abcdef01234567", files }
+        };
+        let repositories = ["o/r", "bartowski/Llama-3.2-3B-Instruct-GGUF"].map(repository);
+        let web = Web::serve(move |request| {
+            let asked = repositories.iter().find(|repository| request.path.contains(repository.name));
+            asked.unwrap_or(&repositories[0]).answer(request)
+        });
         let hub = kvik_shelf::Hub::new(&web.url, None);
         World::with(&[], Some(kvik_shelf::Shelf::open(dir).with_hub(hub)))
     }
@@ -184,8 +199,8 @@ impl World {
 
     fn serve(names: &[&str], pulled: Option<kvik_shelf::Shelf>, keys: Keys) -> World {
         let ledger = Arc::new(Ledger::new(None, || std::time::SystemTime::UNIX_EPOCH));
-        let server = Server::new(keys, ledger, &config());
         let (seen, written) = (Arc::new(Seen::default()), Written::default());
+        let server = Server::new(keys, ledger, &timed(&seen));
         let (own, server_of, seen_of) = (server.clone(), server.clone(), seen.clone());
         let world =
             |router| World { router, server: own.clone(), seen: seen.clone(), written: written.clone() };
@@ -228,7 +243,7 @@ impl World {
         (status.as_u16(), answer)
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub(super) async fn get(&self, path: &str) -> Value {
         json_of(self.send("GET", path, &Value::Null).await).await.1
     }
 
@@ -297,6 +312,17 @@ async fn ollamas_list_says_of_a_model_what_its_file_is() {
     }
     let shown = json_of(world.send("POST", "/api/show", &json!({"model": "b"})).await).await.1;
     assert_eq!(shown["modified_at"], before["models"][1]["modified_at"]);
+}
+
+#[tokio::test]
+async fn how_long_a_request_waited_for_its_model_is_said() {
+    let world = World::new(&["a"]);
+    let messages = json!([{"role": "user", "content": "Hello."}]);
+    for expect in [LOAD.as_nanos() as u64, 0] {
+        let asked = json!({"model": "a", "messages": messages, "stream": false});
+        let (_, answer) = json_of(world.send("POST", "/api/chat", &asked).await).await;
+        assert_eq!(answer["load_duration"], expect, "{answer}");
+    }
 }
 
 /// Used memory and reserved memory are reported separately.
@@ -736,6 +762,12 @@ async fn models_are_pulled_copied_and_deleted() {
     );
     assert_eq!(send("DELETE", "/api/delete", json!({"model": "o/r"})).await, (200, json!({})));
     assert_eq!((world.ask(body("o/r")).await.0, world.ask(body("mine")).await.0), (404, 200));
+    let family = json!({"model": "llama3.2", "stream": false});
+    assert_eq!(send("POST", "/api/pull", family).await, (200, json!({"status": "success"})));
+    for name in ["llama3.2", "Llama3.2:latest", "LLAMA3.2:3B", "llama3.2:3b"] {
+        assert_eq!(world.ask(body(name)).await.1["model"], "llama3.2:3b", "{name}");
+    }
+    assert_eq!(world.ask(body("llama3.2:1b")).await.0, 404, "another size is another model");
     for (path, body, status) in [
         ("/api/pull", json!({"model": "/etc/passwd"}), 400),
         ("/api/pull", json!({"model": "hf:o/none", "stream": false}), 502),

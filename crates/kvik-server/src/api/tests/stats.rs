@@ -66,8 +66,8 @@ async fn a_tenant_sees_its_own_totals_and_the_admin_all() {
             "prompt": prompts, "cached": 9, "by_tier": {"ram": 9, "disk": 0}, "computed": prompts - 9, "generated": 0,
         },
         "requests": {"answered": 3, "failed": 1, "refused": 1},
-        "queue": {"running": 1, "waiting": 2, "parallel": 4},
-        "kv": {"ram": {"bytes": 1536, "capacity_bytes": 4096, "pinned_bytes": 0}, "disk": null},
+        "queue": {"running": 2, "waiting": 2, "parallel": 4},
+        "kv": {"ram": {"bytes": 2048, "capacity_bytes": 4096, "pinned_bytes": 0}, "disk": null},
     });
     assert_eq!(
         stats(&server, "root").await,

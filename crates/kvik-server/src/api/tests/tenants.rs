@@ -344,6 +344,19 @@ async fn answers_name_their_cost_to_the_last_digit() {
     let line = usage(&server, "root", "?tenant=acme").await.remove(0);
     // Two requests, two pairs, and the stream: seven prompts.
     assert_eq!((line.2, line.3.as_str()), (7, "0.7546"));
+    for (path, body) in [
+        ("/v1/chat/completions", hello()),
+        ("/v1/messages", with(hello(), json!({"model": "x", "max_tokens": 9}))),
+        ("/v1/responses", json!({"model": "x", "input": "Hello there, my friend."})),
+    ] {
+        let (_, answer) = post(&server, "acme", path, body.clone()).await;
+        let computed = server.asked().prompt.len() as f64 - 3.0;
+        let expect = (computed * 2.5 + 3.0 * 0.1 + 3.0 * 5.0) / 1000.0;
+        let cost = answer["usage"]["cost"].as_f64().unwrap_or_else(|| panic!("{path}: {answer}"));
+        assert!((cost - expect).abs() < 1e-9, "{path}: {cost} instead of {expect}");
+        let (_, answer) = post(&server, "beta", path, body).await;
+        assert!(answer["usage"].get("cost").is_none(), "{path}: {answer}");
+    }
 }
 
 #[tokio::test]

@@ -95,13 +95,15 @@ impl Shelf {
             if parts.uri.path().starts_with("/api/") { &OF_OLLAMA } else { &OF_OTHERS };
         let body = JsonBody::receive(Request::from_parts(parts.clone(), body), &self.server).await?;
         let caller = body.caller.clone();
-        let (body, mut named) = self.named_in(body, fields).await?;
+        let (mut body, mut named) = self.named_in(body, fields).await?;
         let name = named.model.take().or(named.name.take()).unwrap_or_default();
         let name = if name.is_empty() { self.model_continued(&caller, &named).await? } else { name };
+        let asked = self.server.now();
         let lease = match named.only_unloads {
             true => self.to_unload(&name, &caller)?,
             false => self.take(&name, &caller).await?,
         };
+        body.came.loading = self.server.now().saturating_sub(asked);
         let mut request = Request::from_parts(parts, Body::empty());
         request.extensions_mut().insert(ReadBody::new(body));
         Ok((lease.keeping(named.keep_alive), request))

@@ -11,7 +11,7 @@ use crate::{
     http::error::ApiError,
 };
 use kvik_serving::{
-    HostText, ModelCard, Serving, causes::with_causes, means, settings::told_window::ToldWindow,
+    HostText, ModelCard, Serving, causes::with_causes, is_short_for, means, settings::told_window::ToldWindow,
 };
 
 /// The source from which a server learns its models.
@@ -193,6 +193,11 @@ impl Entry {
     /// Whether a name in a request denotes it.
     pub(super) fn answers_to(&self, name: &str) -> bool {
         [&self.name].into_iter().chain(&self.aliases).any(|own| means(name, own))
+    }
+
+    /// Whether a name in a request is short for its name, which a pull by the short name has given it.
+    pub(super) fn is_meant_by(&self, short: &str) -> bool {
+        is_short_for(short, &self.name)
     }
 }
 

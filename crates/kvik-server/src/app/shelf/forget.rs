@@ -20,6 +20,7 @@ use kvik_memory::{
     memory::{NotDeleted, forget_at_rest},
     records::RecordsError,
 };
+use kvik_serving::fleet::HotLists;
 
 use super::{Shelf, turns::Phase};
 use crate::app::{prompt_log::NotedPrompts, responses::ResponseError};
@@ -178,6 +179,7 @@ impl Shelf {
         if whole.is_empty() {
             return Ok(());
         }
+        server.hot_lists.iter().for_each(HotLists::note_deletion);
         self.tell_nodes();
         whole.iter().try_for_each(|(owner, _)| server.deletions.put(owner, Some(Deletion::done())))?;
         server.records.iter().try_for_each(|records| records.rewrite())?;

@@ -59,8 +59,10 @@ impl Shelf {
 
     /// Puts a loaded model in its place, or the reason why it could not be loaded.
     pub(super) fn put(&self, index: usize, entry: &Entry, loaded: Result<OpenModel, String>, took: Duration) {
-        let (now, name) = (self.now(), &entry.name);
+        let name = &entry.name;
         let mut places = self.places();
+        // Read under the lock: a failure that is older than a request that waits would not be told to it.
+        let now = self.now();
         let place = &mut places[index];
         place.is_loading = false;
         match loaded {

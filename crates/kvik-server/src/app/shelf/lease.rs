@@ -162,17 +162,22 @@ pub(super) struct Waiting {
 
 impl Waiting {
     pub(super) fn begin(shelf: &Arc<Shelf>, index: usize) -> Waiting {
-        let now = shelf.now();
-        let mut places = shelf.places();
-        let place = &mut places[index];
-        place.waiting += 1;
+        shelf.places()[index].waiting += 1;
+        Waiting { shelf: shelf.clone(), index }
+    }
+
+    /// Asks for the model, also once more: a failure to load it answers all who wait, but a reload may forget the failure
+    /// before they have heard of it.
+    pub(super) fn ask(&self) {
+        let now = self.shelf.now();
+        let mut places = self.shelf.places();
+        let place = &mut places[self.index];
         // Requests do not wait for a removed model: they find out on their next lookup.
         if !place.is_gone {
             place.standing.awaited.get_or_insert(now);
         }
         drop(places);
-        shelf.changed.notify_one();
-        Waiting { shelf: shelf.clone(), index }
+        self.shelf.changed.notify_one();
     }
 }
 

@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 
 use super::{keys::Caller, life::is_stuck, server::Server, state::App};
 use crate::{accounts::tenants::Tenants, http::error::ApiError};
-use kvik_serving::{HostText, ModelCard, handle::Handle};
+use kvik_serving::{HostText, ModelCard, fleet::HotLists, handle::Handle};
 
 pub use catalogue::{Catalogue, Described, Entry, Listed, LoadModel, ModelFile};
 pub(crate) use lease::Lease;
@@ -180,7 +180,7 @@ impl Shelf {
             if let Some(lease) = self.lease(&found, came, caller)? {
                 return Ok(lease.after(waiting.map(|_| self.now() - came)));
             }
-            waiting.get_or_insert_with(|| lease::Waiting::begin(self, found.index));
+            waiting.get_or_insert_with(|| lease::Waiting::begin(self, found.index)).ask();
             loaded.await;
         }
     }
@@ -286,9 +286,11 @@ impl Shelf {
         true
     }
 
-    /// Reports the blocks in use on this node to other nodes. Blocking.
+    /// Reports the blocks in use on this node to other nodes, and removes what nodes that have ended reported before the
+    /// last deletion. Blocking.
     pub(crate) fn tell_nodes(&self) {
         self.handles().iter().for_each(Handle::tell);
+        self.server.hot_lists.iter().for_each(HotLists::sweep);
     }
 
     /// Gives running requests up to `grace` to finish, and ends all engines.
@@ -326,7 +328,8 @@ impl Shelf {
                 let named = |is_it: fn(&Place, &str) -> bool| {
                     places.iter().position(|place| place.is_for(caller) && is_it(place, name))
                 };
-                named(Place::is_called).or_else(|| named(Place::answers_to))
+                let by_name = named(Place::is_called).or_else(|| named(Place::answers_to));
+                by_name.or_else(|| named(|place, short| place.entry.is_meant_by(short)))
             }
         };
         let found = found.map(|index| Found { index, name: places[index].entry.name.clone() });

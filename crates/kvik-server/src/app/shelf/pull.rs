@@ -81,8 +81,7 @@ impl Shelf {
         let names = self.names()?;
         let (from, to): (String, ModelName) =
             (self.pulled(from, caller)?, plain(to).parse().map_err(of_shelf)?);
-        on_disk(move || names.copy(&from, &to).map(drop)).await?;
-        self.reload().await
+        self.change(move || names.copy(&from, &to).map(drop)).await
     }
 
     /// Removes a pulled model: its name, and its files if no other name uses them. Running requests end first.
@@ -91,8 +90,20 @@ impl Shelf {
     /// If there is no such model, or it was not pulled.
     pub(crate) async fn remove(self: &Arc<Self>, name: &str, caller: &Caller) -> Result<(), ApiError> {
         let (names, name) = (self.names()?, self.pulled(name, caller)?);
-        on_disk(move || names.remove(&name).map(drop)).await?;
-        self.reload().await
+        self.change(move || names.remove(&name).map(drop)).await
+    }
+
+    /// Changes the models on disk, then the catalogue, also if the client has left in between.
+    async fn change(
+        self: &Arc<Self>,
+        change: impl FnOnce() -> Result<(), ShelfError> + Send + 'static,
+    ) -> Result<(), ApiError> {
+        let shelf = self.clone();
+        let changed = tokio::spawn(async move {
+            on_disk(change).await?;
+            shelf.reload().await
+        });
+        changed.await.unwrap_or_else(|panic| Err(ApiError::internal(format!("the models on disk: {panic}"))))
     }
 
     /// The models on disk.

@@ -24,7 +24,8 @@ const RAISED: i8 = 25;
 const HIGH: i8 = 50;
 /// How long a priority is raised where the client gives no time, as in Anthropic's API.
 const USUAL: Duration = Duration::from_secs(300);
-const HOUR: Duration = Duration::from_secs(3600);
+/// From this time on, a prompt is to be kept for long.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// Maximum time for which a hint raises a priority.
 const DAY: Duration = Duration::from_secs(86400);
 
