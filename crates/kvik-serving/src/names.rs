@@ -33,12 +33,20 @@ pub fn find(shelf: &Shelf, text: &str, kind: Kind) -> anyhow::Result<Named> {
         Err(ShelfError::UnknownName { .. } | ShelfError::BadName { .. }) => {}
         found => return Ok(Named::Here(Box::new(found?))),
     }
-    match Short::of(text).filter(|_| kind == Kind::Model && !has_family(shelf, text)) {
-        Some(Short { name, source }) => match shelf.find(name.as_str()) {
-            Ok(manifest) => Ok(Named::Here(Box::new(manifest))),
-            Err(_) => on_hub(shelf, source, name),
-        },
+    match Short::of(text).filter(|_| kind == Kind::Model) {
+        Some(short) => of_short_name(shelf, text, short),
         None => Err(unknown(shelf, text, kind)),
+    }
+}
+
+/// The model of a short name. A family alone of which the shelf has models fetches no other one.
+fn of_short_name(shelf: &Shelf, text: &str, Short { name, source }: Short) -> anyhow::Result<Named> {
+    if let Ok(manifest) = shelf.find(name.as_str()) {
+        return Ok(Named::Here(Box::new(manifest)));
+    }
+    match on_hub(shelf, source, name)? {
+        Named::OnHub { .. } if has_family(shelf, text) => Err(unknown(shelf, text, Kind::Model)),
+        named => Ok(named),
     }
 }
 
@@ -75,6 +83,8 @@ fn on_hub(shelf: &Shelf, spec: HubSpec, name: ModelName) -> anyhow::Result<Named
 
 /// Whether a text is a family alone of which the shelf has models: one of them is meant, not another one of the hub.
 fn has_family(shelf: &Shelf, text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    let text = text.strip_suffix(":latest").unwrap_or(&text);
     let is_of_family = |manifest: &Manifest| {
         let family = manifest.name.as_str().split_once(':').map(|(family, _)| family);
         family.is_some_and(|family| family.eq_ignore_ascii_case(text))
@@ -149,6 +159,24 @@ mod tests {
         check("qwen3:0.6b", Err("qwen3:0.6b of hf:unsloth/Qwen3-0.6B-GGUF"));
         check("qwen3", Err("qwen3:4b of hf:unsloth/Qwen3-4B-GGUF"));
         check("hf:o/r:Q4_0", Err("o/r:Q4_0 of hf:o/r:Q4_0"));
+    }
+
+    /// A pull of `qwen3` names the model `qwen3:4b`, and the second `-m qwen3` was an error.
+    #[test]
+    fn a_family_alone_is_its_first_row_where_that_is_here() {
+        let (dir, _place) = shelf_of(&["qwen3:4b", "qwen3:0.6b", "smollm2:135m"]);
+        let shelf = dir.shelf().unwrap();
+        for text in ["qwen3", "Qwen3", "qwen3:latest", "qwen3:4b"] {
+            let found = find(&shelf, text, Kind::Model).unwrap();
+            assert!(
+                matches!(&found, Named::Here(here) if here.name.as_str() == "qwen3:4b"),
+                "{text}: {found:?}"
+            );
+        }
+        for text in ["smollm2", "SmolLM2:latest"] {
+            let error = find(&shelf, text, Kind::Model).unwrap_err().to_string();
+            assert!(error.contains(&format!("no model at {text}")), "{error}");
+        }
     }
 
     #[test]

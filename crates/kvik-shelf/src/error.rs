@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use crate::ProxyError;
+
 /// Errors of the shelf and its hub.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -154,6 +156,9 @@ pub enum ShelfError {
          (aarch64); packages of kvik have another, as has `cargo install kvik --features tls-ring` (with a C compiler)"
     )]
     NoTls,
+    /// The proxy of the environment cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
     /// The hub redirected to another scheme, or too often.
     #[error("{url} redirects to {to:?}, which kvik does not follow")]
     BadRedirect {

@@ -15,10 +15,18 @@ use ureq::{
     config::ConfigBuilder,
     tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem},
     typestate::AgentScope,
-    unversioned::{resolver::DefaultResolver, transport::TcpConnector},
+    unversioned::{
+        resolver::DefaultResolver,
+        transport::{Connector, DefaultConnector, TcpConnector},
+    },
 };
 
-use crate::{ShelfError, disk::read_small, machine::is_own};
+use crate::{
+    ShelfError,
+    disk::read_small,
+    machine::is_own,
+    proxy::{Refusal, Route},
+};
 
 /// Maximum size of a certificate file: those of all authorities take a quarter of a million bytes.
 const PEM_BYTES_MAX: u64 = 16 << 20;
@@ -49,20 +57,31 @@ pub fn provider() -> Result<Tls, ShelfError> {
     chosen().ok_or(ShelfError::NoTls)
 }
 
-/// An agent with this configuration. If this machine has no TLS, it fails requests to `https://` with
-/// [`ureq::Error::TlsRequired`], and carries out others as usual.
+/// An agent with this configuration, through the proxy of the environment. If this machine has no TLS, it fails
+/// requests to `https://` with [`ureq::Error::TlsRequired`], and carries out others as usual. If it cannot use the
+/// proxy, it fails with a [`ProxyError`](crate::ProxyError) in [`ureq::Error::Other`].
 pub fn agent(config: ConfigBuilder<AgentScope>) -> Agent {
-    match provider() {
-        Ok(tls) => with_tls(config, tls, roots(env::var_os("SSL_CERT_FILE").as_deref())),
-        // Without a provider ureq's own connector would panic.
-        Err(_) => without_tls(config),
-    }
+    through(Route::from_variables(env::var_os), config)
 }
 
 /// An agent for requests to this URL. Those to this machine go through no proxy: the proxy would reach another machine's
 /// port, and would read their keys.
 pub fn agent_to(url: &str, config: ConfigBuilder<AgentScope>) -> Agent {
-    agent(if is_own(url) { config.proxy(None) } else { config })
+    through(route_to(url, Route::from_variables(env::var_os)), config)
+}
+
+/// The way to a URL, where `others` is the one to other machines.
+fn route_to(url: &str, others: Route) -> Route {
+    if is_own(url) { Route::default() } else { others }
+}
+
+fn through(Route { proxy, refusal }: Route, config: ConfigBuilder<AgentScope>) -> Agent {
+    let config = config.proxy(proxy);
+    match provider() {
+        Ok(tls) => with_tls(config, tls, roots(env::var_os("SSL_CERT_FILE").as_deref()), refusal),
+        // Without a provider ureq's own connector would panic.
+        Err(_) => without_tls(config, refusal),
+    }
 }
 
 /// Configuration for clients that use TLS without HTTP, or with an HTTP of their own. They trust the same
@@ -114,12 +133,13 @@ fn roots(file: Option<&OsStr>) -> RootCerts {
     if found.is_empty() { RootCerts::WebPki } else { RootCerts::new_with_certs(&found) }
 }
 
-fn with_tls(config: ConfigBuilder<AgentScope>, tls: Tls, roots: RootCerts) -> Agent {
-    config.tls_config(tls.config(roots)).build().new_agent()
+fn with_tls(config: ConfigBuilder<AgentScope>, tls: Tls, roots: RootCerts, refusal: Refusal) -> Agent {
+    let config = config.tls_config(tls.config(roots)).build();
+    Agent::with_parts(config, refusal.chain(DefaultConnector::default()), DefaultResolver::default())
 }
 
-fn without_tls(config: ConfigBuilder<AgentScope>) -> Agent {
-    Agent::with_parts(config.build(), TcpConnector::default(), DefaultResolver::default())
+fn without_tls(config: ConfigBuilder<AgentScope>, refusal: Refusal) -> Agent {
+    Agent::with_parts(config.build(), refusal.chain(TcpConnector::default()), DefaultResolver::default())
 }
 
 #[cfg(feature = "tls-ring")]
@@ -202,7 +222,7 @@ mod tests {
 
     fn trusting() -> Agent {
         let roots = RootCerts::new_with_certs(&[Certificate::from_pem(AUTHORITY).unwrap()]);
-        with_tls(Agent::config_builder(), provider().unwrap(), roots)
+        with_tls(Agent::config_builder(), provider().unwrap(), roots, Refusal::default())
     }
 
     #[test]
@@ -224,9 +244,9 @@ mod tests {
 
     #[test]
     fn this_machine_is_reached_without_a_proxy_and_others_through_it() {
+        let others = Route::from_variables(|name| (name == "ALL_PROXY").then(|| "http://127.0.0.1:1".into()));
         let proxied = |url: &str| {
-            let proxy = ureq::Proxy::new("http://127.0.0.1:1").unwrap();
-            agent_to(url, Agent::config_builder().proxy(Some(proxy))).config().proxy().is_some()
+            through(route_to(url, others.clone()), Agent::config_builder()).config().proxy().is_some()
         };
         for (url, expect) in [
             ("http://127.0.0.1:80", false),
@@ -245,7 +265,8 @@ mod tests {
         let file = dir.path().join("authorities.pem");
         fs::write(&file, [SERVER, AUTHORITY].concat()).unwrap();
         let agent = |file: &Path| {
-            with_tls(Agent::config_builder(), provider().unwrap(), roots(Some(file.as_os_str())))
+            let roots = roots(Some(file.as_os_str()));
+            with_tls(Agent::config_builder(), provider().unwrap(), roots, Refusal::default())
         };
         assert_eq!(ask(&agent(&file), "localhost", server(&TLS13)).unwrap(), "hello");
         fs::write(&file, "nothing").unwrap();
@@ -256,7 +277,7 @@ mod tests {
 
     #[test]
     fn without_tls_a_request_is_refused_and_nothing_panics() {
-        let agent = without_tls(Agent::config_builder());
+        let agent = without_tls(Agent::config_builder(), Refusal::default());
         let error = ask(&agent, "localhost", server(&TLS13)).unwrap_err();
         assert!(matches!(error, ureq::Error::TlsRequired), "{error}");
     }

@@ -23,7 +23,7 @@ pub use search::FoundRepository;
 use token::Token;
 
 use crate::{
-    HubSpec, Progress, ShelfError, disk,
+    HubSpec, Progress, ProxyError, ShelfError, disk,
     manifest::is_sha256,
     source::{is_revision, safe_path},
     tls,
@@ -110,8 +110,8 @@ impl RemoteFile {
 }
 
 impl Hub {
-    /// The hub at `HF_ENDPOINT` with the token `HF_TOKEN`, else the one that `hf auth login` has stored. Proxies are
-    /// taken from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`.
+    /// The hub at `HF_ENDPOINT` with the token `HF_TOKEN`, else the one that `hf auth login` has stored. It is reached
+    /// through the proxy of `HTTPS_PROXY`, else of `HTTP_PROXY`, else of `ALL_PROXY`, unless `NO_PROXY` names it.
     pub fn from_env() -> Hub {
         let endpoint = env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
         let endpoint = endpoint.unwrap_or_else(|| "https://huggingface.co".to_owned());
@@ -227,11 +227,7 @@ impl Hub {
             if let Some(Range { start, end }) = &range {
                 request = request.header(header::RANGE, format!("bytes={start}-{}", end - 1));
             }
-            let unreachable = |source| match source {
-                ureq::Error::TlsRequired => ShelfError::NoTls,
-                source => ShelfError::Unreachable { url: at.clone(), source: Box::new(source) },
-            };
-            let response = request.call().map_err(unreachable)?;
+            let response = request.call().map_err(|source| unreachable(&at, source))?;
             sha256 = sha256.or_else(|| linked_checksum(&response).filter(|_| is_hub));
             if !response.status().is_redirection() {
                 return asked.check(&at, response).map(|response| Answer { response, sha256 });
@@ -302,6 +298,20 @@ impl Answer {
     pub(crate) fn whole(&self) -> Option<Option<u64>> {
         let length = text_of(&self.response, header::CONTENT_LENGTH.as_str());
         (self.response.status() == StatusCode::OK).then(|| length.and_then(|text| text.parse().ok()))
+    }
+}
+
+/// Why there was no response of a URL.
+fn unreachable(url: &str, source: ureq::Error) -> ShelfError {
+    match source {
+        ureq::Error::TlsRequired => ShelfError::NoTls,
+        ureq::Error::Other(own) => match own.downcast::<ProxyError>() {
+            Ok(error) => ShelfError::Proxy(*error),
+            Err(own) => {
+                ShelfError::Unreachable { url: url.to_owned(), source: Box::new(ureq::Error::Other(own)) }
+            }
+        },
+        source => ShelfError::Unreachable { url: url.to_owned(), source: Box::new(source) },
     }
 }
 
