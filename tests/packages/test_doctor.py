@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from server import BINARY, Server, free_port  # noqa: E402
 
@@ -46,6 +48,22 @@ def test_what_would_stop_the_server_is_wrong_and_has_a_remedy(tmp_path):
     assert wrong == {"port", "state directory", "memory"}
     assert all(found[subject]["remedy"] for subject in wrong)
     assert "--state-dir" in found["state directory"]["remedy"]
+
+
+@pytest.mark.parametrize("file, flags, says", [
+    ("", ["-c", "131072", "--cache-ram", "64MiB"], "a context of 131072 tokens needs"),
+    ("", ["-c", "512", "--memory", "on"], "--memory"),
+    ("[models.a]\ncontxt = 1", [], "`contxt` is no setting of a model"),
+    ("[models.a]\nsource = \"embedded\"", ["--kv-events", "tcp://127.0.0.1:0"], "tells of one model"),
+])
+def test_what_the_server_refuses_is_wrong(file, flags, says, tmp_path):
+    config = tmp_path / "kvik.toml"
+    config.write_text(file)
+    flags = ["--config", config, "--port", "0", "--device", "cpu", *flags, *places(tmp_path)]
+    serve = subprocess.run([BINARY, "serve", *flags], capture_output=True, text=True, timeout=60)
+    assert serve.returncode != 0 and says in serve.stderr, serve.stderr
+    found = doctor(*flags, status=1)
+    assert any(one["verdict"] == "wrong" and says in one["found"] for one in found.values()), found
 
 
 def test_a_table_is_for_people(tmp_path):

@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 
 import pytest
@@ -99,6 +100,24 @@ def test_a_page_does_what_it_says(page, tmp_path):
         if not is_like(expected.replace("8080", str(port)), text)
     ]
     assert not others, "\n".join(others)
+
+
+@pytest.mark.parametrize("more", [{}, {"LLAMA_API_KEY": "sesame"}], ids=["a port that is taken", "a key of llama-server"])
+def test_a_session_whose_server_does_not_start_ends_with_a_message(more, tmp_path):
+    serving = [command for command, _ in steps("docs/tutorial.md") if command.startswith(("kvik serve", "kvik health"))]
+    script = "".join(serving[:2]).replace("--wait 60", "--wait 1")
+    assert script.startswith("kvik serve") and "--wait 1" in script, script
+    with socket.socket() as taken, hub() as models:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = free_port() if more else taken.getsockname()[1]
+        with pytest.raises(AssertionError, match="does not answer; is `kvik serve` running there"):
+            printed(script, tmp_path, environment(tmp_path, models, port) | more)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_no_page_waits_for_a_server_without_end(page):
+    assert "until kvik health" not in page.read_text()
 
 
 def test_blocks_are_read():

@@ -39,6 +39,25 @@ pub fn choice(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
     }
 }
 
+/// Whether models are computed on the processor, as far as that is known before one is opened.
+pub fn is_processor(cache: &CacheArgs) -> bool {
+    match choice(cache) {
+        Ok(DeviceChoice::Cpu) => true,
+        Ok(DeviceChoice::Auto) => !has_gpu(),
+        Ok(DeviceChoice::Gpu(_)) | Err(_) => false,
+    }
+}
+
+#[cfg(feature = "gpu")]
+fn has_gpu() -> bool {
+    Device::open(Choice::Auto).is_ok()
+}
+
+#[cfg(not(feature = "gpu"))]
+fn has_gpu() -> bool {
+    false
+}
+
 /// Reads a model and puts its weights on the device of the flags. If the choice was left open and falls on the
 /// processor, one log line gives the reason. On the processor a prediction head is loaded if `speculate` says so.
 pub fn open(

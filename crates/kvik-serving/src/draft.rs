@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use kvik_cache::{CacheConfig, Token};
 use kvik_engine::schedule::DraftSetup;
 use kvik_kernels::{KvFormat, KvLayout, Pool};
-use kvik_model::{Model, ModelRunner};
+use kvik_model::{Model, ModelConfig, ModelRunner};
 use kvik_session::OpenedModel;
 use kvik_text::{stream::Vocabulary, tokenizer::Tokenizer};
 
@@ -32,7 +32,7 @@ impl DraftFile {
         let OpenedModel { model, tokenizer: own, .. } = opened;
         let (own, large) = (Vocabulary::from(&own), Vocabulary::from(tokenizer));
         check(&large, &own).with_context(|| format!("--draft {name}"))?;
-        let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
+        let layout = layout_of(model.config());
         Ok(DraftFile { model: Arc::new(model), layout, vocab_len: large.len().min(own.len()) })
     }
 
@@ -57,6 +57,11 @@ impl DraftFile {
             .context("no memory for the draft model's KV cache; lower --cache-ram")?;
         Ok(DraftSetup { runner: Box::new(runner), cache, vocab_len: self.vocab_len })
     }
+}
+
+/// The formats of a draft model's keys and values.
+pub(crate) fn layout_of(config: &ModelConfig) -> KvLayout {
+    ModelRunner::uniform_layout(config, KvFormat::F16)
 }
 
 /// Refuses a vocabulary that differs from the large model's.

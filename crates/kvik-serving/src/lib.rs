@@ -36,6 +36,7 @@ use kvik_engine::stats::EngineStats;
 use kvik_model::load::SamplingDefaults;
 use kvik_model::pulse::Life;
 use kvik_session::{Embedder, NextTurns, Texts};
+use kvik_shelf::Short;
 use kvik_text::template::ChatTemplate;
 
 pub use host_text::HostText;
@@ -136,7 +137,8 @@ impl ModelCard {
     /// Whether a request's `model` field names this model.
     pub fn answers_to(&self, name: &str) -> bool {
         let own = [self.name.as_str(), &self.own_name, self.source.for_host()];
-        name.is_empty() || name == "kvik" || own.into_iter().any(|own| means(name, own))
+        let is_it = |own: &str| means(name, own) || is_short_for(name, own);
+        name.is_empty() || name == "kvik" || own.into_iter().any(is_it)
     }
 }
 
@@ -151,6 +153,12 @@ pub fn means(said: &str, name: &str) -> bool {
         OF_HUB.iter().find_map(|hub| name.strip_prefix(hub)).unwrap_or(name)
     }
     plain(said) == plain(name)
+}
+
+/// Whether the name `said` by a client is short for the model `name`, which a pull has named in full: `llama3.2` is
+/// `llama3.2:3b`.
+pub fn is_short_for(said: &str, name: &str) -> bool {
+    Short::of(said).is_some_and(|short| short.name.as_str() == name)
 }
 
 /// A model's name with its origin, where that says more.
@@ -194,6 +202,8 @@ mod tests {
             ("smollm2:135m", "kvik", true),
             ("smollm2:135m", "", true),
             ("smollm2:135m", "smollm2", false),
+            ("smollm2:360m", "smollm2", true),
+            ("smollm2:360m", "SmolLM2:360M", true),
             ("smollm2", "smollm2:latest", true),
             ("smollm2:latest", "smollm2", true),
             ("hf:o/r:Q4_K_M", "o/r:Q4_K_M", true),

@@ -5,14 +5,15 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use kvik_cache::CacheConfig;
 use kvik_engine::config::usual::DRAFT_ROWS;
 use kvik_engine::engine::{Attached, EngineConfig};
+use kvik_engine::free_memory::default_kv_bytes_of;
 use kvik_engine::stats::DraftSources;
-use kvik_model::load::{SamplingDefaults, url_name};
+use kvik_model::load::{LoadedModel, SamplingDefaults, url_name};
 use kvik_session::{KvBudget, NextTurns, Placed, Session, SessionError, Start, TemplateVariables};
 
 use super::{
     budget::{self, check_memory},
     device,
-    draft::DraftFile,
+    draft::{self, DraftFile},
     fetch,
     fleet::Fleet,
     handle::Handle,
@@ -29,6 +30,7 @@ use crate::{
     settings::{
         capacity::{Capacity, Speculate},
         model::{CacheArgs, ModelArgs, Retokenise},
+        retain::RetainChoice,
         size::ByteSize,
     },
 };
@@ -130,6 +132,32 @@ pub fn open_with(
     let serving = serving(session, card, (retaining, lora), next_turns);
     let (disk, remote, draft) = (disk_line, remote_line, draft_name);
     Ok(Loaded { serving, budget, threads, device, disk, remote, draft, handle })
+}
+
+/// The context that [`open_with`] gives a model on the processor, beside a draft model; of both only the headers are
+/// known, and `free_bytes` are free before their weights are loaded. `None` if measurements decide about the formats of
+/// its keys and values.
+///
+/// # Errors
+/// If it does not fit the memory of keys and values, in the words of [`open_with`].
+pub fn context_of(
+    args: &ModelArgs,
+    cache: &CacheArgs,
+    (model, draft): (&LoadedModel, Option<&LoadedModel>),
+    free_bytes: Option<u64>,
+) -> anyhow::Result<Option<usize>> {
+    let config = &model.config;
+    let Some(layout) = kv::stated_layout(&args.kv, config)? else { return Ok(None) };
+    let draft_bytes = draft.map_or(0, |draft| draft::layout_of(&draft.config).block_bytes());
+    let weights = [Some(model), draft].into_iter().flatten();
+    let weight_bytes: u64 = weights.map(|loaded| args.conversion().bytes(&loaded.tensors)).sum();
+    // Where no size is asked for, keys and values share what the weights leave.
+    let left = free_bytes.map(|free| free.saturating_sub(weight_bytes));
+    let kv_bytes = cache.cache_ram.map_or_else(|| default_kv_bytes_of(left, 1), |size| size.0);
+    let is_thinned = !matches!(cache.retain.retain, None | Some(RetainChoice::Everything));
+    let context = KvBudget::on_processor(config, &layout, kv_bytes, draft_bytes)
+        .and_then(|budget| budget.context(cache.context, config.context, is_thinned));
+    context.map(Some).map_err(|error| budget::refused(error, "--cache-ram"))
 }
 
 fn serving(

@@ -1,9 +1,10 @@
 //! Memory for keys and values: how many blocks it holds, and how long a context.
 
 use kvik_cache::{AuxiliaryState, CacheConfig, Policy};
-use kvik_engine::config::usual::GHOSTS;
+use kvik_engine::config::usual::{GHOSTS, STEP_ROWS};
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_kernels::KvLayout;
+use kvik_model::{ModelConfig, ModelRunner};
 
 use crate::placed::Placed;
 
@@ -68,15 +69,40 @@ impl KvBudget {
         asked: Option<u64>,
         draft_bytes: usize,
     ) -> Result<KvBudget, BudgetError> {
-        let auxiliary = model.auxiliary(layout);
         let kv_bytes = asked.unwrap_or_else(|| default_kv_bytes(model.budgets()));
+        let budget = KvBudget::of(model.auxiliary(layout), layout, kv_bytes, draft_bytes)?;
+        let blocks =
+            if asked.is_some() { budget.blocks } else { budget.blocks.min(model.blocks_max(layout)) };
+        Ok(KvBudget { blocks, ..budget })
+    }
+
+    /// The blocks of `kv_bytes` for a model on the processor, which need not be loaded. A draft model adds
+    /// `draft_bytes` to each.
+    ///
+    /// # Errors
+    /// If that is no block.
+    pub fn on_processor(
+        config: &ModelConfig,
+        layout: &KvLayout,
+        kv_bytes: u64,
+        draft_bytes: usize,
+    ) -> Result<KvBudget, BudgetError> {
+        let auxiliary = ModelRunner::auxiliary(config, layout, STEP_ROWS);
+        KvBudget::of(auxiliary, layout, kv_bytes, draft_bytes)
+    }
+
+    fn of(
+        auxiliary: AuxiliaryState,
+        layout: &KvLayout,
+        kv_bytes: u64,
+        draft_bytes: usize,
+    ) -> Result<KvBudget, BudgetError> {
         let block_bytes = auxiliary.block_bytes;
         let both_bytes = block_bytes + draft_bytes;
         let blocks = usize::try_from(kv_bytes / both_bytes as u64).unwrap_or(usize::MAX);
         if blocks == 0 {
             return Err(BudgetError::TooSmall { kv_bytes, block_bytes: both_bytes });
         }
-        let blocks = if asked.is_some() { blocks } else { blocks.min(model.blocks_max(layout)) };
         let (stored_bytes, kv) = (layout.block_bytes(), layout.format_name());
         Ok(KvBudget { blocks, block_bytes, stored_bytes, auxiliary, draft_bytes, kv })
     }

@@ -131,16 +131,15 @@ pub(crate) enum Task {
 impl Task {
     /// Gives the command its model: that of the word behind it, that of its flags, or the default one.
     ///
-    /// `kvik serve` may have a shelf, `kvik run` a prompt, and a server may answer `kvik run` and `kvik chat`, so these
-    /// decide about the default themselves.
+    /// `kvik serve` may have a shelf, which `kvik doctor` examines, `kvik run` a prompt, and a server may answer `kvik run`
+    /// and `kvik chat`, so these decide about the default themselves.
     pub(crate) fn take_model(&mut self, matches: &ArgMatches) -> anyhow::Result<()> {
         let model = match self {
             Task::Serve(args) => return args.model.take_word(args.name.take(), matches),
             Task::Chat(args) => return args.model.take_word(args.name.take(), matches),
             Task::Doctor(args) => {
                 let serve = &mut args.serve;
-                serve.model.take_word(serve.name.take(), matches)?;
-                &mut serve.model
+                return serve.model.take_word(serve.name.take(), matches);
             }
             Task::Bench(args) if !args.server => &mut args.model,
             Task::Perplexity(args) => &mut args.model,

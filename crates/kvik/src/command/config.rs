@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{
-    Arg, ArgMatches, Command,
+    Arg, ArgAction, ArgMatches, Command,
     builder::{PathBufValueParser, TypedValueParser},
     error::{ContextKind, ContextValue},
 };
@@ -174,6 +174,23 @@ pub(crate) struct ModelTable {
     pub(crate) flags: Vec<String>,
 }
 
+/// The command that reads the tables of models. Their values come after the flags and override them; a switch has a
+/// value there, because a table may also switch off what a flag or the file switches on.
+pub(crate) fn of_tables(command: Command) -> Command {
+    let overriding = |sub: Command| sub.args_override_self(true).mut_args(with_value);
+    command.mut_subcommand("serve", overriding).mut_subcommand("doctor", overriding)
+}
+
+/// A switch as a flag that may have a value.
+fn with_value(arg: Arg) -> Arg {
+    if !matches!(arg.get_action(), ArgAction::SetTrue) {
+        return arg;
+    }
+    let is_set = !arg.get_default_values().is_empty();
+    let arg = arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true");
+    if is_set { arg } else { arg.default_value("false") }
+}
+
 /// The models of the file, ordered by name. `args` is the command line of `kvik serve`.
 pub(crate) fn models(command: &Command, args: &[OsString]) -> anyhow::Result<Vec<ModelTable>> {
     let (path, table) = read_file(args)?;
@@ -214,11 +231,11 @@ fn flags_of(serve: &Command, key: &str, value: &Value) -> anyhow::Result<Vec<OsS
             "`{key}` is no setting of a model; there are source, aliases, tenants, and the flags of `kvik serve` that concern a model"
         )
     };
-    Ok(match (arg.get_action().takes_values(), value) {
-        (false, Value::Boolean(true)) => vec![format!("--{key}").into()],
-        (false, _) => Vec::new(),
-        (true, _) => words(value).into_iter().map(|word| format!("--{key}={word}").into()).collect(),
-    })
+    let is_switch = arg.get_value_parser().type_id() == TypeId::of::<bool>();
+    if is_switch && !value.is_bool() {
+        bail!("`{key}` must be true or false");
+    }
+    Ok(words(value).into_iter().map(|word| format!("--{key}={word}").into()).collect())
 }
 
 /// All flags of `kvik serve` that concern a model, with their values in force.
@@ -319,7 +336,7 @@ fn flag_value(args: &[OsString]) -> Option<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use clap::{ArgAction, CommandFactory, FromArgMatches, error::ErrorKind};
+    use clap::{CommandFactory, FromArgMatches, error::ErrorKind};
 
     use super::*;
     use crate::command::{Cli, Task};
@@ -512,6 +529,48 @@ mod tests {
         for key in ["port", "state-dir", "kv-events", "kv-events-topic"] {
             let error = format!("{:#}", read(key).unwrap_err());
             assert!(error.contains(&format!("`{key}` is no setting of a model")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_a_model_turns_switches_on_and_off() {
+        let is_on = |file: &str, flags: &[String], key: &str| -> anyhow::Result<bool> {
+            let dir = tempfile::tempdir()?;
+            let path = dir.path().join("config.toml");
+            fs::write(&path, file)?;
+            let mut args: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into(), "serve".into()];
+            args.extend(flags.iter().map(OsString::from));
+            let command = of_tables(configure(Cli::command(), &args)?);
+            let table = models(&command, &args)?.remove(0);
+            let matches = command.try_get_matches_from(&table.args)?;
+            Cli::from_arg_matches(&matches)?;
+            Ok(matches.subcommand_matches("serve").unwrap().get_flag(&key.replace('-', "_")))
+        };
+        for key in ["settle-prompts", "memory-protect-first", "lora-init-without-apply"] {
+            let flag = [format!("--{key}")];
+            for (top, flags, own, expect) in [
+                ("", &[][..], "", false),
+                ("", &[][..], "true", true),
+                ("true", &[][..], "", true),
+                ("true", &[][..], "false", false),
+                ("", &flag[..], "", true),
+                ("", &flag[..], "false", false),
+                ("false", &flag[..], "true", true),
+            ] {
+                let line = |value: &str| match value {
+                    "" => String::new(),
+                    value => format!("{key} = {value}\n"),
+                };
+                let file = format!("{}[models.a]\n{}", line(top), line(own));
+                assert_eq!(is_on(&file, flags, key).unwrap(), expect, "{file} {flags:?}");
+            }
+            for wrong in ["\"on\"", "1", "[]"] {
+                let error = is_on(&format!("[models.a]\n{key} = {wrong}"), &[], key).unwrap_err();
+                assert!(
+                    format!("{error:#}").contains(&format!("`{key}` must be true or false")),
+                    "{error:#}"
+                );
+            }
         }
     }
 

@@ -96,7 +96,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Devices(args) => devices::run(&args, own),
         Task::Doctor(asked) => {
             let config = config::file_of(&args);
-            return doctor::run(&asked, config.as_deref()).map(|wrong| ExitCode::from(u8::from(wrong)));
+            return doctor::run(*asked, config.as_deref(), args).map(|wrong| ExitCode::from(u8::from(wrong)));
         }
         Task::Ps(args) => ps::run(&args),
         Task::Inspect(args) => inspect::run(&args),

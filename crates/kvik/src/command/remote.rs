@@ -4,7 +4,7 @@
 //! settings listens, whether set by a flag, a variable (`KVIK_PORT`) or config.toml; else the only one that this user
 //! runs, which has written itself down. Nothing is sent to an address that none of them says.
 
-use std::{convert::Infallible, fs, net::IpAddr, path::Path, str::FromStr};
+use std::{convert::Infallible, fs, net::IpAddr, path::Path, str::FromStr, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
@@ -133,6 +133,17 @@ impl ServerArgs {
 
     /// Sends a request, with a JSON body or none, and returns the JSON of the response.
     pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        self.call_within(None, method, path, body)
+    }
+
+    /// [`ServerArgs::call`] with a limit on its time.
+    pub(crate) fn call_within(
+        &self,
+        limit: Option<Duration>,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Value> {
         let server = self.url()?;
         address_of(&server)?;
         let url = format!("{server}{path}");
@@ -143,15 +154,23 @@ impl ServerArgs {
         }
         let request = request.body(body.map(Value::to_string).unwrap_or_default())?;
         let config = Agent::config_builder().http_status_as_error(false).allow_non_standard_methods(true);
-        let response = agent_to(&server, config).run(request);
+        let response = agent_to(&server, config.timeout_global(limit)).run(request);
         let mut response =
-            response.map_err(|error| AskError::Unreachable { url: url.clone(), source: Box::new(error) })?;
+            response.map_err(|error| AskError::Unreachable { url: url.clone(), source: cause(error) })?;
         let text =
             response.body_mut().read_to_string().with_context(|| format!("the answer of {url} broke off"))?;
         if !response.status().is_success() {
             return Err(AskError::refused(Some(&server), response.status(), &text).into());
         }
         serde_json::from_str(&text).map_err(|_| AskError::Foreign { url }.into())
+    }
+}
+
+/// Why a request had no response: kvik's own errors are told without the words of the HTTP client.
+fn cause(error: ureq::Error) -> Box<dyn std::error::Error + Send + Sync> {
+    match error {
+        ureq::Error::Other(own) => own,
+        error => Box::new(error),
     }
 }
 
@@ -169,7 +188,7 @@ fn only(mut found: Vec<Candidate>) -> Result<String, AskError> {
 
 impl Candidate {
     fn of(server: RunningServer) -> Candidate {
-        Candidate { url: server.url, model: server.model }
+        Candidate { url: server.url.clone(), model: server.model_at_url() }
     }
 }
 

@@ -8,13 +8,14 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use kvik_memory::shared::SharedRecords;
 use kvik_session::KvBudget;
 use kvik_shelf::Kind;
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::serve_args::{Clients, ServeArgs, ServerSetup};
 use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
-use super::{client::INTERRUPTED, example, pid_file, remote::url_of, variables};
+use super::{client::INTERRUPTED, example, pid_file, pid_file::OwnRecord, remote::url_of, variables};
 use kvik_server::{
     accounts::ledger::Ledger,
     api,
@@ -26,7 +27,6 @@ use kvik_server::{
 };
 use kvik_serving::{
     ModelCard, Serving, fetch,
-    handle::Handle,
     load::Loaded,
     remote,
     settings::{
@@ -46,6 +46,8 @@ const LAST_TIME: Duration = Duration::from_secs(5);
 /// The open port, before and after the model is loaded.
 struct Port {
     address: SocketAddr,
+    /// By this, commands find the server; absent where it cannot be written.
+    record: Option<OwnRecord>,
     front: Arc<Front>,
     stop: watch::Sender<bool>,
     /// Returns the number of connections that were cut off.
@@ -68,13 +70,12 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     variables::check_key(&clients.keys, variables::is_set)?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
     let port = runtime.block_on(open_port(args, &clients.keys, inherited))?;
-    // Commands find it by this; held until the end.
-    let mut record = pid_file::hold(port.address.port(), &url(port.address))
-        .inspect_err(|error| tracing::debug!("commands will not find this server by themselves: {error}"));
+    // Held until the end.
+    let record = port.record.clone();
     let kv_events = runtime.block_on(args.kv_events(&clients, shelf.is_some()))?;
     let began = Instant::now();
     let loaded = shelf.is_none().then(|| args.load(kv_events.as_ref())).transpose()?;
-    if let (Ok(record), Some(model)) = (&mut record, loaded.as_ref().and_then(|_| file_of(&args.model))) {
+    if let (Some(record), Some(model)) = (&record, loaded.as_ref().and_then(|_| file_of(&args.model))) {
         // A record without it is of a server whose model is found by its name alone.
         let _ = record.add_model(&model);
     }
@@ -127,7 +128,9 @@ async fn open_port(args: &ServeArgs, keys: &Keys, inherited: Option<TcpListener>
     let (stop, stopped) = watch::channel(false);
     let connections = tokio::spawn(http::serve(listener, front.clone(), args.connection_limits(), stopped));
     tracing::info!("{} answers 503 until the model is loaded", url(address));
-    Ok(Port { address, front, stop, connections })
+    let record = pid_file::hold(address.port(), &url(address))
+        .inspect_err(|error| tracing::debug!("commands will not find this server by themselves: {error}"));
+    Ok(Port { address, record: record.ok(), front, stop, connections })
 }
 
 /// A server of one model, whose loading began at that instant, and its banner.
@@ -146,9 +149,11 @@ fn one_model(
     let attached = [&disk, &draft, &place, &remote, &state].map(Option::as_deref);
     let banner = banner(&serving.model, &budget, attached, &url, &example);
     handle.set_tenants(clients.keys.tenants().parts());
+    // A store of its own: the engine closes the other when it ends, and conversations are written after that.
+    let shared_records = remote::open_records(&args.cache.remote)?;
     handle.warm(args.cache.remote.warm());
     let bytes = serving.model.bytes + budget.bytes();
-    let app = app(args, clients, serving, (around, &handle))?;
+    let app = app(args, clients, serving, (around, shared_records))?;
     let runtime = tokio::runtime::Handle::current();
     let open = shelf::begin(&runtime, app, handle, (bytes, args.grace()));
     Ok((Shelf::of(open, began.elapsed()), banner))
@@ -194,27 +199,41 @@ async fn serve(
     let accounts = tokio::spawn(upkeep::keep_accounts(server.clone()));
     let supervisor = Arc::new(Supervisor::of_process());
     let times = (Duration::from_secs(args.drain), args.grace());
-    let stopping = tokio::spawn(stop_on_signal((stops, port.stop), shelf.clone(), times, supervisor.clone()));
+    let ends = (stops, port.stop, port.record);
+    let stopping = tokio::spawn(stop_on_signal(ends, shelf.clone(), times, supervisor.clone()));
     tokio::spawn(shelf.clone().keep());
     tokio::spawn(upkeep::tell_nodes(shelf.clone()));
     tokio::spawn(upkeep::finish_deletions(shelf.clone()));
     port.front.replace(api::over(shelf.clone()));
     print(banner)?;
-    let watched = shelf.clone();
+    // Weak: what the last owner drops must not wait for the next look.
+    let watched = Arc::downgrade(&shelf);
     supervisor.ready();
-    watchdog::start(supervisor, move || (!watched.server.is_stopping()).then(|| watched.life()))?;
+    watchdog::start(supervisor, move || {
+        let shelf = watched.upgrade()?;
+        (!shelf.server.is_stopping()).then(|| shelf.life())
+    })?;
     let cut_off = port.connections.await?;
     if cut_off > 0 {
         tracing::warn!("{cut_off} connections did not end in time and were cut off");
     }
     stopping.await?;
     accounts.abort();
-    if timeout(LAST_TIME, upkeep::write_accounts(server)).await.is_err() {
-        tracing::warn!("the accounts of the last seconds were not written: their file does not answer");
-    }
+    write_last(server).await;
     let _ = tokio::task::spawn_blocking(move || shelf.open_apps().iter().for_each(|app| app.close())).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Writes what the requests of the last seconds have left to write, at most for some seconds.
+async fn write_last(server: Arc<Server>) {
+    // The process may end before the last owner of the conversations drops them, which would do the same.
+    let conversations = server.clone();
+    let closing = tokio::task::spawn_blocking(move || conversations.close_conversations());
+    if timeout(LAST_TIME, upkeep::write_accounts(server)).await.is_err() {
+        tracing::warn!("the accounts of the last seconds were not written: their file does not answer");
+    }
+    let _ = closing.await;
 }
 
 /// Prints on a thread of its own, so that neither a closed standard output nor an undrained one stops the server.
@@ -231,11 +250,10 @@ fn app(
     args: &ServeArgs,
     clients: &Clients,
     serving: Serving,
-    (around, handle): (&ServerSetup, &Handle),
+    (around, shared_records): (&ServerSetup, Option<Arc<dyn SharedRecords>>),
 ) -> anyhow::Result<Arc<App>> {
     let ledger = Ledger::new(clients.records.as_ref(), SystemTime::now);
-    let config = args.app_config(around, &serving.model)?;
-    let config = AppConfig { shared_records: handle.shared_records(), ..config };
+    let config = AppConfig { shared_records, ..args.app_config(around, &serving.model)? };
     Ok(App::new(serving, clients.keys.clone(), Arc::new(ledger), config))
 }
 
@@ -247,19 +265,20 @@ pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     let Loaded { serving, handle, .. } = args.load(None)?;
     handle.set_tenants(clients.keys.tenants().parts());
     let around = ServerSetup::new(args, &clients, std::net::Ipv4Addr::LOCALHOST.into());
-    app(args, &clients, serving, (&around, &handle))
+    app(args, &clients, serving, (&around, None))
 }
 
 /// At the first signal gives routers `drain` to notice it, then running answers up to `grace` to finish. The second
 /// signal ends the process.
 async fn stop_on_signal(
-    (mut stops, stop): (Stops, watch::Sender<bool>),
+    (mut stops, stop, record): (Stops, watch::Sender<bool>, Option<OwnRecord>),
     shelf: Arc<Shelf>,
     (drain, grace): (Duration, Duration),
     supervisor: Arc<Supervisor>,
 ) {
     stops.next().await;
     supervisor.stopping();
+    record.iter().for_each(OwnRecord::leave);
     shelf.server.leave_records();
     tokio::spawn(async move {
         stops.next().await;

@@ -213,6 +213,14 @@ impl ServeArgs {
         }
     }
 
+    /// Refuses KV events of several models.
+    pub(super) fn check_events(&self, has_shelf: bool) -> anyhow::Result<()> {
+        if has_shelf && self.kv_events.config()?.is_some() {
+            bail!("--kv-events tells of one model: serve each of a shelf by a kvik of its own");
+        }
+        Ok(())
+    }
+
     /// Starts publishing KV events if requested: of prompts without a tenant, and of tenants that share.
     pub(super) async fn kv_events(
         &self,
@@ -220,9 +228,7 @@ impl ServeArgs {
         has_shelf: bool,
     ) -> anyhow::Result<Option<KvEvents>> {
         let Some(config) = self.kv_events.config()? else { return Ok(None) };
-        if has_shelf {
-            bail!("--kv-events tells of one model: serve each of a shelf by a kvik of its own");
-        }
+        self.check_events(has_shelf)?;
         let shared = clients.source.as_ref().map(|source| source.secret.salt("", Share::Shared));
         let salts = std::iter::once([0; 16]).chain(shared).collect();
         KvEvents::open(config, salts).await.map(Some)
@@ -241,17 +247,22 @@ impl ServeArgs {
         Ok(loaded)
     }
 
-    /// Settings of a model of this server.
-    pub(super) fn app_config(&self, around: &ServerSetup, model: &ModelCard) -> anyhow::Result<AppConfig> {
+    /// The settings of memory, which have to fit this context if they are wanted.
+    pub(super) fn memory_within(&self, context_tokens: usize) -> anyhow::Result<MemoryConfig> {
         let memory = self.memory.config(false)?;
         if memory.is_wanted() {
-            memory.settings(model.context).context("--memory")?;
+            memory.settings(context_tokens).context("--memory")?;
         }
+        Ok(memory)
+    }
+
+    /// Settings of a model of this server.
+    pub(super) fn app_config(&self, around: &ServerSetup, model: &ModelCard) -> anyhow::Result<AppConfig> {
         let spans = self.otlp.as_ref().map(|address| {
             Spans::new(address, &model.name).map(Arc::new).with_context(|| format!("--otlp {address}"))
         });
         Ok(AppConfig {
-            memory,
+            memory: self.memory_within(model.context)?,
             secret: self.accounts.secret(&self.state, self.cache.remote.key()?.as_ref())?,
             spans: spans.transpose()?,
             ..around.config(self)

@@ -80,9 +80,7 @@ pub(crate) fn models(
 impl ShelfSource {
     /// Reads the catalogue: tables of the configuration, then models on disk that have no table.
     fn read(&self) -> anyhow::Result<Vec<ShelfModel>> {
-        let command = config::configure(Cli::command(), &self.args)?;
-        // A table's values come after the flags, and override them.
-        let command = command.mut_subcommand("serve", |serve| serve.args_override_self(true));
+        let command = config::of_tables(config::configure(Cli::command(), &self.args)?);
         let tables = config::models(&command, &self.args)?;
         let names: Vec<String> = tables.iter().map(|table| table.name.clone()).collect();
         let pulled = self.pulled()?.into_iter().filter(|table| !names.contains(&table.name));
@@ -141,11 +139,23 @@ impl ShelfModel {
         };
         let matches = command.clone().try_get_matches_from(&table.args);
         let matches = matches.map_err(|error| config::placed(error, in_table)).with_context(place)?;
-        let task = Cli::from_arg_matches(&matches).with_context(place)?.task;
-        let Task::Serve(args) = task else { bail!("a model is served by `kvik serve`") };
+        let args = match Cli::from_arg_matches(&matches).with_context(place)?.task {
+            Task::Serve(args) => *args,
+            Task::Doctor(args) => args.serve,
+            _ => bail!("a model is served by `kvik serve`"),
+        };
         let flags = config::flags_in_force(command, &matches);
         let config::ModelTable { name, aliases, tenants, .. } = table;
-        Ok(ShelfModel { name, aliases, tenants, args: *args, is_pulled, flags })
+        Ok(ShelfModel { name, aliases, tenants, args, is_pulled, flags })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its flags of `kvik serve`.
+    pub(super) fn args(&self) -> &ServeArgs {
+        &self.args
     }
 
     /// Gives its keys and values a share of the budget, if no flag sets their size.
@@ -331,6 +341,7 @@ pub(super) fn begin(
     let close = Box::new(move || {
         summaries.abort();
         next_turns.stop();
+        engine.forget();
         engine.shutdown(grace);
     });
     OpenModel { app, routes, bytes, handle: Some(handle), close }

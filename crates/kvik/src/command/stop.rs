@@ -10,7 +10,10 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use ureq::http::Uri;
 
-use super::{pid_file, remote::ServerArgs};
+use super::{
+    pid_file::{self, RunningServer},
+    remote::ServerArgs,
+};
 use kvik_serving::settings::logging::say;
 
 /// How often it is looked whether the server has ended.
@@ -26,8 +29,8 @@ const QUIET: Duration = Duration::from_secs(1);
   kvik stop --url http://127.0.0.1:9000     the same
 
 It sends SIGTERM to the process that `kvik serve` has written down for its port, and waits until that has ended;
-Ctrl-C ends the waiting alone. Only servers of this user on this machine are found. One that systemd runs is ended
-by `systemctl stop kvik`.")]
+Ctrl-C ends the waiting alone. A process that ends already gets no second SIGTERM, which would cut its answers off.
+Only servers of this user on this machine are found. One that systemd runs is ended by `systemctl stop kvik`.")]
 pub(crate) struct StopArgs {
     // Ollama's `stop` takes a model out of memory.
     #[arg(value_name = "NAME", hide = true)]
@@ -44,24 +47,41 @@ pub(crate) fn run(args: &StopArgs) -> anyhow::Result<()> {
     let url = args.server.url()?;
     let port = port_of(&url)?;
     let found = pid_file::find(port).context("the file of the server's process cannot be read")?;
-    let Some(server) = found else {
+    let Some(mut server) = found else {
         bail!(
             "this user has no `kvik serve` on port {port} of this machine that has written itself down; \
              `kvik health` says whether one answers there, and --port names another port"
         );
     };
+    // A second signal would cut its answers off. The server that listens there by now is written down after it.
+    while server.is_leaving {
+        let Some(next) = wait_for_end(port, &server)? else {
+            println!("stopped {url}, process {}", server.pid());
+            return Ok(());
+        };
+        server = next;
+    }
     server.terminate().with_context(|| format!("process {} cannot be told to end", server.pid()))?;
+    wait_for_end(port, &server)?;
+    println!("stopped {url}, process {}", server.pid());
+    Ok(())
+}
+
+/// Waits until a server has ended; returns the one that is written down for its port then.
+fn wait_for_end(port: u16, server: &RunningServer) -> anyhow::Result<Option<RunningServer>> {
     let start = Instant::now();
     let mut is_quiet = true;
-    while pid_file::find(port)?.is_some_and(|found| found.pid() == server.pid()) {
+    loop {
+        let found = pid_file::find(port)?;
+        if found.as_ref().is_none_or(|found| found.pid() != server.pid()) {
+            return Ok(found);
+        }
         if is_quiet && start.elapsed() > QUIET {
             is_quiet = false;
             say(&format!("process {} lets its running answers finish", server.pid()));
         }
         thread::sleep(LOOK);
     }
-    println!("stopped {url}, process {}", server.pid());
-    Ok(())
 }
 
 /// The port of a URL, which must be of this machine.

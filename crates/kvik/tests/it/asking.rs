@@ -21,6 +21,11 @@ struct Listening {
 
 impl Listening {
     fn start() -> Listening {
+        Listening::after(0)
+    }
+
+    /// One that refuses so many requests first, as a server does while it loads its model.
+    fn after(refused: usize) -> Listening {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (port, asked) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
         let count = asked.clone();
@@ -30,9 +35,12 @@ impl Listening {
                 let mut stream = stream.unwrap();
                 let mut head = [0; 16 << 10];
                 let _ = stream.read(&mut head).unwrap();
-                count.fetch_add(1, Ordering::SeqCst);
+                let status = match count.fetch_add(1, Ordering::SeqCst) < refused {
+                    true => "503 Service Unavailable",
+                    false => "200 OK",
+                };
                 let _ =
-                    write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
+                    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
             }
         });
         Listening { port, asked }
@@ -189,6 +197,29 @@ fn an_address_is_read_as_people_write_it() {
     let output = run(dir.path(), &["cache", "clear", "--cache-disk", "off"], &["--url", "ftp://a"], &[], "");
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("ftp://a is no address of a server"), "{error}");
+}
+
+/// The documents waited in a loop of the shell, which did not end where the server did not start.
+#[test]
+fn a_server_that_starts_is_waited_for_and_one_that_does_not_start_ends_the_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let health = |url: &str, words: &[&str]| {
+        let output = run(dir.path(), &["health"], &[&["--url", url], words].concat(), &[], "");
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let server = Listening::after(2);
+    let url = format!("http://127.0.0.1:{}", server.port);
+    let (is_ok, error) = health(&url, &[]);
+    assert!(!is_ok && error.contains("the request was refused"), "{error}");
+    assert!(health(&url, &["--wait", "600"]).0);
+    assert_eq!(server.asked.load(Ordering::SeqCst), 3);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for url in [format!("http://{}", silent.local_addr().unwrap()), "http://127.0.0.1:1".to_owned()] {
+        let (is_ok, error) = health(&url, &["--wait", "1"]);
+        assert!(!is_ok && error.contains("does not answer"), "{error}");
+    }
+    let (is_ok, error) = health("ftp://a", &["--wait", "600"]);
+    assert!(!is_ok && error.contains("ftp://a is no address of a server"), "{error}");
 }
 
 /// The directory is that of the server's settings, wherever they stand.

@@ -226,6 +226,30 @@ fn a_proxy_is_asked_unless_it_is_said_not_to() {
     assert_eq!(proxy.seen().len(), 1);
 }
 
+/// A SOCKS proxy was passed by, and stood before a proxy of HTTP that works.
+#[test]
+fn nobody_goes_around_a_proxy_that_cannot_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let web = slow_hub(repository(&[("m.gguf", content(1_000))]), Duration::ZERO);
+    let proxy = Web::serve(|_| WebAnswer::new("403 Forbidden", b""));
+    let pull = |env: &[(&str, &str)]| {
+        kvik(dir.path(), &web.url, &["pull", "hf:o/r"]).envs(env.iter().copied()).output().unwrap()
+    };
+    for (variable, value, says) in [
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "ALL_PROXY names a SOCKS proxy"),
+        ("HTTPS_PROXY", "socks5h://127.0.0.1:1", "HTTPS_PROXY names a SOCKS proxy"),
+        ("HTTP_PROXY", "ftp://127.0.0.1:1", "HTTP_PROXY is not the address of a proxy"),
+    ] {
+        let error = refused(&pull(&[(variable, value)]));
+        assert!(error.contains(says), "{error}");
+    }
+    let socks = ("ALL_PROXY", "socks5://127.0.0.1:1");
+    refused(&pull(&[socks, ("HTTPS_PROXY", proxy.url.as_str())]));
+    assert_eq!(proxy.seen().len(), 1, "a proxy of HTTP comes before the general one");
+    assert!(web.seen().is_empty(), "nobody goes around the proxy");
+    assert!(pull(&[socks, ("NO_PROXY", "127.0.0.1")]).status.success());
+}
+
 #[test]
 fn the_token_that_the_hubs_own_tools_have_stored_is_sent_to_the_hub() {
     let dir = tempfile::tempdir().unwrap();

@@ -191,16 +191,21 @@ fn first_words(text: &str) -> String {
     let mut name = String::new();
     for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
         let space = if name.is_empty() { "" } else { " " };
-        if name.len() + space.len() + word.len() > NAME_BYTES {
+        let room = NAME_BYTES.saturating_sub(name.len() + space.len());
+        // Where words are not spaced, half of a name or more may stand before its end.
+        if word.len() > room && name.len() * 2 >= NAME_BYTES {
             break;
         }
         name.push_str(space);
-        name.push_str(word);
+        name.push_str(&word[..word.floor_char_boundary(room)]);
+        if word.len() > room {
+            break;
+        }
     }
-    // The first word may be longer than a name; and a name must not look like an id.
     if name.is_empty() {
-        name = text.chars().filter(|c| !c.is_control()).take(NAME_BYTES / 4).collect();
+        return "Conversation".to_owned();
     }
+    // A name must not look like an id.
     if name.starts_with("conv_") { format!("about {name}") } else { name }
 }
 
@@ -214,7 +219,11 @@ mod tests {
         check("My dog is called Bolt.", "My dog is called Bolt.");
         check("one\ttwo\n\nthree", "one two three");
         check(&"word ".repeat(20), "word word word word word word word word word");
-        check(&"é".repeat(100), &"é".repeat(12));
+        check(&"é".repeat(100), &"é".repeat(24));
+        check("KV Cache的前缀树管理与分页注意力相比，在哪些设备上", "KV Cache的前缀树管理与分页注意力相");
+        check("a word 我在上海的港口上班，柜子的号码是", "a word 我在上海的港口上班，柜子的");
+        check("twenty-four bytes of text 我在上海的港口上班", "twenty-four bytes of text");
         check("conv_1", "about conv_1");
+        check(" \n", "Conversation");
     }
 }

@@ -10,11 +10,11 @@ mod model;
 mod places;
 mod report;
 
-use std::path::Path;
+use std::{ffi::OsString, path::Path};
 
 use clap::Args;
 
-use super::{output, serve_args::ServeArgs};
+use super::{output, serve_args::ServeArgs, shelf};
 use report::{Diagnosis, Report};
 
 /// Looks at this machine as `kvik serve` would: what it would choose, what is wrong, and the remedy
@@ -41,8 +41,9 @@ pub(crate) struct DoctorArgs {
 }
 
 /// Runs the command with the settings of this configuration file, if there is one; true if something is wrong.
-pub(crate) fn run(args: &DoctorArgs, config: Option<&Path>) -> anyhow::Result<bool> {
-    let report = Report(examine(&args.serve, config, Path::new("/")));
+/// `words` is the command line.
+pub(crate) fn run(args: DoctorArgs, config: Option<&Path>, words: Vec<OsString>) -> anyhow::Result<bool> {
+    let report = Report(examine(args.serve, (config, words), Path::new("/")));
     // The status tells what is wrong also where nobody reads the report to its end.
     match args.json {
         true => output::print(&serde_json::to_string_pretty(&report.json())?)?,
@@ -52,10 +53,18 @@ pub(crate) fn run(args: &DoctorArgs, config: Option<&Path>) -> anyhow::Result<bo
 }
 
 /// All checks, with `root` as the root of `/proc` and `/sys`.
-fn examine(args: &ServeArgs, config: Option<&Path>, root: &Path) -> Vec<Diagnosis> {
+fn examine(
+    mut args: ServeArgs,
+    (config, words): (Option<&Path>, Vec<OsString>),
+    root: &Path,
+) -> Vec<Diagnosis> {
+    let shelf = shelf::models(&args, words).map(|shelf| shelf.map(|(_, models)| models));
+    if matches!(shelf, Ok(None)) {
+        args.model.take_default();
+    }
     let mut all = hardware::all(&args.model, &args.cache, root);
-    all.extend(model::all(args));
-    all.extend(places::all(args, config));
-    all.extend(access::all(args));
+    all.extend(model::all(&args, shelf));
+    all.extend(places::all(&args, config));
+    all.extend(access::all(&args));
     all
 }

@@ -1,5 +1,5 @@
-//! Checks of the settings, the model, the draft model and adapters: whether they exist and can be read. Nothing is
-//! downloaded.
+//! Checks of the settings, the models, their draft models and adapters: whether they exist, can be read and fit the
+//! memory. Nothing is downloaded.
 
 use std::path::PathBuf;
 
@@ -7,26 +7,64 @@ use kvik_engine::free_memory::available_bytes;
 use kvik_model::load::LoadedModel;
 use kvik_shelf::Kind;
 
-use super::report::Diagnosis;
-use crate::command::serve_args::ServeArgs;
+use super::report::{Diagnosis, Verdict};
+use crate::command::{
+    serve_args::ServeArgs,
+    shelf::{self, ShelfModel},
+};
 use kvik_serving::{
     causes::with_causes,
-    fetch,
+    device, fetch, load,
     settings::{model::ModelArgs, size::ByteSize},
 };
 
-/// All checks of what the flags name.
-pub(super) fn all(args: &ServeArgs) -> Vec<Diagnosis> {
-    let mut all = vec![settings(args), model("model", &args.model)];
-    all.extend(args.cache.draft.as_deref().map(|draft| model("draft model", &args.model.of(draft))));
-    all.extend(args.cache.lora.files().iter().map(|file| adapter(&file.path.to_string_lossy(), &args.model)));
+/// All checks of what the flags name, or of the models of a shelf if there is one.
+pub(super) fn all(args: &ServeArgs, shelf: anyhow::Result<Option<Vec<ShelfModel>>>) -> Vec<Diagnosis> {
+    let mut all = vec![settings(args, matches!(shelf, Ok(Some(_))))];
+    match shelf {
+        Ok(None) => all.extend(of_model(args)),
+        Ok(Some(models)) => {
+            let budget = shelf::budget(args.shelf_ram);
+            all.extend(models.into_iter().flat_map(|model| of_shelf(&model.within(budget))));
+        }
+        Err(error) => {
+            let remedy = "change that setting of the configuration, or leave it out";
+            all.push(Diagnosis::wrong("models", with_causes(&error), remedy));
+        }
+    }
     all
 }
 
+/// All checks of a model of a shelf.
+fn of_shelf(model: &ShelfModel) -> Vec<Diagnosis> {
+    let named = |found: Diagnosis| Diagnosis { found: format!("{}: {}", model.name(), found.found), ..found };
+    of_model(model.args()).into_iter().map(named).collect()
+}
+
+/// All checks of a model, its draft model and its adapters.
+fn of_model(args: &ServeArgs) -> Vec<Diagnosis> {
+    let free_bytes = available_bytes();
+    let draft = args.cache.draft.as_deref().map(|draft| args.model.of(draft));
+    let draft = draft.as_ref().map(|draft| (draft, opened("draft model", draft)));
+    let beside = draft.as_ref().and_then(|(_, opened)| opened.as_ref().ok());
+    let model = match opened("model", &args.model) {
+        Ok(loaded) => fitting(args, (&loaded, beside), free_bytes),
+        Err(diagnosis) => *diagnosis,
+    };
+    let draft = draft.as_ref().map(|(draft, opened)| match opened {
+        Ok(loaded) => read("draft model", draft, loaded, free_bytes),
+        Err(diagnosis) => (**diagnosis).clone(),
+    });
+    let adapters = args.cache.lora.files();
+    let adapters = adapters.iter().map(|file| adapter(&file.path.to_string_lossy(), &args.model));
+    std::iter::once(model).chain(draft).chain(adapters).collect()
+}
+
 /// Whether flags contradict each other, and whether the files of keys, tenants and words can be read.
-fn settings(args: &ServeArgs) -> Diagnosis {
+fn settings(args: &ServeArgs, has_shelf: bool) -> Diagnosis {
     const SUBJECT: &str = "settings";
-    match args.check().and_then(|()| args.check_clients()) {
+    let checked = args.check().and_then(|()| args.check_events(has_shelf));
+    match checked.and_then(|()| args.check_clients()) {
         Ok(()) => Diagnosis::ok(SUBJECT, "they fit each other, and the files that they name can be read"),
         Err(error) => Diagnosis::wrong(SUBJECT, with_causes(&error), "change that setting, or leave it out"),
     }
@@ -47,19 +85,53 @@ fn found(subject: &'static str, text: &str, kind: Kind, args: &ModelArgs) -> Res
     }
 }
 
-/// The check of a model, by its file's headers.
-fn model(subject: &'static str, args: &ModelArgs) -> Diagnosis {
-    if let Some(text) = args.named()
-        && let Err(diagnosis) = found(subject, text, Kind::Model, args)
-    {
-        return *diagnosis;
+/// A model by its file's headers; a diagnosis if it is not on this machine or cannot be read.
+fn opened(subject: &'static str, args: &ModelArgs) -> Result<LoadedModel, Box<Diagnosis>> {
+    if let Some(text) = args.named() {
+        found(subject, text, Kind::Model, args)?;
     }
-    match args.load() {
-        Ok(loaded) => read(subject, args, &loaded, available_bytes()),
-        Err(error) => {
-            Diagnosis::wrong(subject, with_causes(&error), "name another with -m, or fetch it again")
-        }
+    args.load().map_err(|error| {
+        Diagnosis::wrong(subject, with_causes(&error), "name another with -m, or fetch it again").into()
+    })
+}
+
+/// The diagnosis of a readable model and of its context, beside its draft model, on a machine with `free_bytes` of free
+/// memory.
+fn fitting(
+    args: &ServeArgs,
+    (loaded, draft): (&LoadedModel, Option<&LoadedModel>),
+    free_bytes: Option<u64>,
+) -> Diagnosis {
+    let found = read("model", &args.model, loaded, free_bytes);
+    // Settings that contradict each other have a diagnosis of their own.
+    if found.verdict == Verdict::Wrong || args.check().is_err() {
+        return found;
     }
+    match context(args, (loaded, draft), free_bytes) {
+        Ok(()) => found,
+        Err(error) => Diagnosis {
+            verdict: Verdict::Wrong,
+            found: format!("{}; {}", found.found, with_causes(&error)),
+            remedy: Some("change one of the settings that this names".to_owned()),
+            ..found
+        },
+    }
+}
+
+/// Whether the context fits the memory of keys and values, and conversations the context.
+fn context(
+    args: &ServeArgs,
+    (loaded, draft): (&LoadedModel, Option<&LoadedModel>),
+    free_bytes: Option<u64>,
+) -> anyhow::Result<()> {
+    // What fits a GPU is known only when the server starts.
+    let known = match device::is_processor(&args.cache) {
+        true => load::context_of(&args.model, &args.cache, (loaded, draft), free_bytes)?,
+        false => None,
+    };
+    // Wherever it is computed, and whatever its formats, the context is no longer than this.
+    let longest = args.cache.context.unwrap_or(loaded.config.context);
+    args.memory_within(known.unwrap_or(longest)).map(drop)
 }
 
 /// The diagnosis of a readable model, on a machine with `free_bytes` of free memory.
@@ -100,11 +172,14 @@ fn adapter(text: &str, args: &ModelArgs) -> Diagnosis {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use clap::Parser;
+    use kvik_kernels::KvFormat;
+    use kvik_model::ModelRunner;
     use kvik_serving::settings::model::WeightsArg;
     use kvik_testing::tiny_model;
 
-    use super::super::report::Verdict;
     use super::*;
 
     #[derive(Debug, Parser)]
@@ -115,7 +190,99 @@ mod tests {
 
     /// The diagnoses under these flags.
     fn examined(flags: &[&str]) -> Vec<Diagnosis> {
-        all(&Flags::try_parse_from([&["kvik"], flags].concat()).unwrap().serve)
+        all(&serve(flags), Ok(None))
+    }
+
+    fn serve(flags: &[&str]) -> ServeArgs {
+        Flags::try_parse_from([&["kvik"], flags].concat()).unwrap().serve
+    }
+
+    /// Covers what the server finds out with the model: its start was refused, and nothing was wrong.
+    #[test]
+    fn settings_that_do_not_fit_the_model_are_wrong() {
+        let check = |flags: &[&str], expect: Option<&str>| {
+            let found = examined(&[&["--device", "cpu", "--cache-ram", "64MiB"], flags].concat());
+            let model = found.iter().find(|one| one.subject == "model").unwrap();
+            assert_eq!(model.verdict == Verdict::Wrong, expect.is_some(), "{flags:?}: {}", model.found);
+            assert!(model.found.contains(expect.unwrap_or_default()), "{flags:?}: {}", model.found);
+        };
+        check(&[], None);
+        check(&["--context", "131072"], Some("a context of 131072 tokens needs"));
+        check(&["--context", "131072", "--retain", "snapkv:0.5"], None);
+        check(&["--context", "512", "--memory", "on"], Some("--memory: recent_max"));
+        check(&["--context", "1024", "--memory", "on"], None);
+        check(&["--context", "20000"], None);
+        check(&["--context", "20000", "--draft", "embedded"], Some("a context of 20000 tokens needs"));
+    }
+
+    /// Covers the weights, which take of the free memory before keys and values do: they were not counted.
+    #[test]
+    fn a_context_that_does_not_fit_beside_the_weights_is_wrong() {
+        let args = ModelArgs::embedded();
+        let loaded = args.load().unwrap();
+        let weights = args.conversion().bytes(&loaded.tensors);
+        let block = ModelRunner::uniform_layout(&loaded.config, KvFormat::F16).block_bytes() as u64;
+        // Half of what the weights leave is for keys and values.
+        let twice = 2 * block * (16_384 / 16);
+        let check = |flags: &[&str], draft: Option<&LoadedModel>, free: u64, is_wrong: bool| {
+            let args = serve(&[&["--device", "cpu", "--context", "16384"], flags].concat());
+            let found = fitting(&args, (&loaded, draft), Some(free));
+            let told = (found.verdict == Verdict::Wrong, found.found.contains("16384 tokens needs"));
+            assert_eq!(told, (is_wrong, is_wrong), "{flags:?} {free}: {}", found.found);
+        };
+        check(&[], None, twice, true);
+        check(&[], None, twice + weights - 2, true);
+        check(&[], None, twice + weights, false);
+        check(&["--cache-ram", "64MiB"], None, twice, false);
+        check(&["--draft", "embedded"], Some(&loaded), 2 * twice + weights, true);
+        check(&["--draft", "embedded"], Some(&loaded), 2 * twice + 2 * weights, false);
+    }
+
+    /// Covers contexts whose memory of keys and values is known only when the server starts: nothing was wrong.
+    #[test]
+    fn conversations_that_do_not_fit_the_context_are_wrong_wherever_it_is_computed() {
+        let places: [&[&str]; 4] =
+            [&["--device", "cpu"], &["--device", "gpu"], &["--device", "auto"], &["--kv", "auto:6"]];
+        for place in places {
+            for (context, is_wrong) in [("512", true), ("1024", false)] {
+                let found = examined(&[place, &["--context", context, "--memory", "on"]].concat());
+                let model = found.iter().find(|one| one.subject == "model").unwrap();
+                let told = (model.verdict == Verdict::Wrong, model.found.contains("--memory: recent_max"));
+                assert_eq!(told, (is_wrong, is_wrong), "{place:?} {context}: {}", model.found);
+            }
+        }
+    }
+
+    #[test]
+    fn each_table_of_the_configuration_is_examined() {
+        const SMALL: &str = "[models.a]\nsource = \"embedded\"\ncache-ram = \"64MiB\"\n";
+        let dir = tempfile::tempdir().unwrap();
+        let (shelf, config) = (dir.path().join("models"), dir.path().join("config.toml"));
+        let paths = [&shelf, &config].map(|path| path.to_str().unwrap());
+        let check = |file: &str, flags: &[&str], expect: &[Verdict], says: &str| {
+            std::fs::write(&config, file).unwrap();
+            let flags = [&["--models-dir", paths[0], "--device", "cpu"], flags].concat();
+            let words = [&["kvik", "--config", paths[1], "doctor"], &flags[..]].concat();
+            let args = serve(&flags);
+            let models = shelf::models(&args, words.iter().map(OsString::from).collect());
+            let found = all(&args, models.map(|models| models.map(|(_, models)| models)));
+            let verdicts: Vec<Verdict> = found.iter().map(|one| one.verdict).collect();
+            assert_eq!(verdicts, expect, "{file}: {found:?}");
+            assert!(found.iter().any(|one| one.found.contains(says)), "{says}: {found:?}");
+        };
+        check(SMALL, &[], &[Verdict::Ok, Verdict::Ok], "a: embedded model");
+        check(
+            &format!("{SMALL}context = 131072"),
+            &[],
+            &[Verdict::Ok, Verdict::Wrong],
+            "131072 tokens needs",
+        );
+        check("[models.a]\ncontxt = 1", &[], &[Verdict::Ok, Verdict::Wrong], "`contxt`");
+        check("[models.a]\nsource = \"nothere\"", &[], &[Verdict::Ok, Verdict::Wrong], "nothere");
+        check("[models.a]\nsource = \"hf:o/r\"", &[], &[Verdict::Ok, Verdict::Note], "a: hf:o/r");
+        let events = ["--kv-events", "tcp://*:0"];
+        check(SMALL, &events, &[Verdict::Wrong, Verdict::Ok], "tells of one model");
+        check("[models.a]\ncontxt = 1", &["-m", "embedded"], &[Verdict::Ok, Verdict::Ok], "embedded model");
     }
 
     /// Covers every flag that names a file or a model: a missing one is wrong, and its name is reported.

@@ -55,10 +55,14 @@ pub(crate) struct AccessArgs {
 }
 
 /// Parses a key from a flag, the environment or the configuration. An empty key is an error: it comes from an unset
-/// variable, and must not open the server.
+/// variable, and must not open the server. So is a key that no header can carry.
 pub(crate) fn key(text: &str) -> Result<String, String> {
+    let can_be_sent = |key: &str| key.chars().all(|c| matches!(c, ' '..='~'));
     match text.trim() {
         "" => Err("the key is empty; give a key, or leave the setting out to ask for none".to_owned()),
+        key if !can_be_sent(key) => Err("the key has a character that no header of HTTP can carry; \
+            use English letters, digits and punctuation"
+            .to_owned()),
         key => Ok(key.to_owned()),
     }
 }
@@ -68,7 +72,11 @@ pub(crate) fn keys_in(path: &Path, flag: &str) -> anyhow::Result<Vec<String>> {
     let text = read_small_text(path, SETTINGS_BYTES_MAX)
         .with_context(|| format!("the keys in {} cannot be read", path.display()))?;
     warn_if_readable_by_others(path, "the file of keys");
-    let keys: Vec<String> = text.lines().filter_map(|line| key(line).ok()).collect();
+    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+    let keys = lines.map(|(line, number)| {
+        key(line).map_err(|error| anyhow!("line {number} of the file {} of {flag}: {error}", path.display()))
+    });
+    let keys = keys.collect::<anyhow::Result<Vec<String>>>()?;
     if keys.is_empty() {
         // An empty file must not open the server to all clients.
         bail!("the file {} of {flag} holds no key", path.display());
@@ -163,6 +171,19 @@ mod tests {
         }
         assert_eq!(parse(&["--api-key", "a, b"]).unwrap().api_key, ["a", "b"]);
         assert!(parse(&[]).unwrap().api_key.is_empty());
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_sent_is_an_error() {
+        for key in ["schlüssel", "钥匙", "a\u{200b}b", "a\tb", "a\u{7f}"] {
+            let error = parse(&["--api-key", key]).unwrap_err();
+            assert!(error.contains("--api-key") && error.contains("no header of HTTP can carry"), "{error}");
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), format!("alpha\n\n{key}\n")).unwrap();
+            let error = keys_in(file.path(), "--api-key-file").unwrap_err().to_string();
+            assert!(error.contains("line 3") && error.contains("--api-key-file"), "{error}");
+        }
+        assert_eq!(parse(&["--api-key", "a b~!"]).unwrap().api_key, ["a b~!"]);
     }
 
     #[test]
