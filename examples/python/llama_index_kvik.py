@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 
 import kvik
 from llama_index.core import Document, VectorStoreIndex
@@ -50,7 +50,7 @@ class KvikLLM(CustomLLM):
         def pieces() -> ChatResponseGen:
             text = ""
             with self._answer(messages) as answer:
-                for piece in answer:
+                for piece in spoken(answer):
                     text += piece.text
                     yield ChatResponse(message=ChatMessage(role="assistant", content=text), delta=piece.text)
 
@@ -65,7 +65,7 @@ class KvikLLM(CustomLLM):
         def pieces() -> CompletionResponseGen:
             text = ""
             with self._continuation(prompt, formatted) as answer:
-                for piece in answer:
+                for piece in spoken(answer):
                     text += piece.text
                     yield CompletionResponse(text=text, delta=piece.text)
 
@@ -80,6 +80,11 @@ class KvikLLM(CustomLLM):
         if formatted:
             return self._model.generate(prompt, max_tokens=self.max_tokens)
         return self._model.chat([kvik.Message("user", prompt)], max_tokens=self.max_tokens)
+
+
+def spoken(answer: Iterable[kvik.Piece]) -> Iterator[kvik.Piece]:
+    """The pieces of an answer without the thoughts before it, which `chat` and `complete` leave out too."""
+    return (piece for piece in answer if not piece.is_reasoning)
 
 
 class KvikEmbedding(BaseEmbedding):

@@ -33,5 +33,15 @@ def test_sources_are_swift(path):
     assert parse(path.read_text()) == []
 
 
+def test_sampling_that_is_not_asked_for_is_left_to_the_model():
+    text = (SWIFT / "Sources/KvikFoundationModels/Requests.swift").read_text()
+    body = text[text.index("private struct Sampling"):].split("\n}\n")[0]
+    for field in ("temperature: Double?", "topP: Double?", "topK: Int64?", "minP: Double?", "seed: Int64?"):
+        assert f"    var {field}\n" in body, field
+    numbers = {node.text.decode() for node in walk(PARSER.parse((body + "\n}\n").encode()).root_node) if "literal" in node.type}
+    # Those that switch a setting off, and the temperature of greedy.
+    assert numbers <= {"0", "1"}, numbers
+
+
 def test_all_sources_are_there():
     assert {"KvikLanguageModel.swift", "Model.swift", "Package.swift"} <= {path.name for path in SOURCES}

@@ -1,5 +1,6 @@
 """The examples run as they are, and what others make of them: chains, streams, an index."""
 import asyncio
+import contextlib
 import subprocess
 import sys
 
@@ -46,6 +47,31 @@ def test_langchain_cancels_what_is_not_read(model):
     next(stream)
     stream.close()
     assert model.generate("A letter", max_tokens=4).text() and model.stats().running == 0
+
+
+class Thinking:
+    """A model whose every answer has a thought before it."""
+
+    context_tokens = 64
+
+    def chat(self, *_, **__):
+        thought = kvik.Piece("Who am I? ", is_reasoning=True)
+        return contextlib.nullcontext([thought, kvik.Piece("A small "), kvik.Piece("model.")])
+
+    generate = chat
+
+
+def test_llama_index_streams_no_thoughts():
+    from llama_index.core.base.llms.types import ChatMessage
+    from llama_index_kvik import KvikLLM
+
+    llm = KvikLLM(Thinking())
+    said = list(llm.stream_chat([ChatMessage(role="user", content="Who are you?")]))
+    assert [response.delta for response in said] == ["A small ", "model."]
+    assert said[-1].message.content == "A small model."
+    for formatted in (False, True):
+        said = list(llm.stream_complete("Who are you?", formatted=formatted))
+        assert [response.delta for response in said] == ["A small ", "model."] and said[-1].text == "A small model."
 
 
 def test_llama_index_streams_and_embeds(model):

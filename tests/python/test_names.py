@@ -97,6 +97,9 @@ def test_a_pulled_model_is_opened_by_its_name(tmp_path, monkeypatch):
     with kvik.Model("tiny:8m", **SMALL) as model:
         assert repr(model).startswith("Model('tiny:8m', ")
         assert model.count_tokens("Hello") > 0
+    # A pull of the family `smollm2` names its model so, and is asked for it again by the family.
+    subprocess.run([command, "pull", str(MODEL), "--name", "smollm2:360m"], check=True, capture_output=True)
+    assert _names.path_of("smollm2") == _names.path_of("smollm2:360m")
     with pytest.raises(kvik.ModelNotFoundError, match="did you mean `tiny:8m`"):
         kvik.Model("tiny:9m")
     with pytest.raises(kvik.ModelNotFoundError, match="qwen3:"):

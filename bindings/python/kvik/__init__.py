@@ -4,7 +4,8 @@
 
     with kvik.Model("model.gguf") as model:
         for piece in model.chat("Who are you?", max_tokens=64):
-            print(piece, end="", flush=True)
+            if not piece.is_reasoning:
+                print(piece, end="", flush=True)
 
 Calls that compute release the GIL. Every method may be called from any thread.
 """

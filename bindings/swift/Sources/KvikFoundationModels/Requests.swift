@@ -85,29 +85,36 @@ func answerOptions(for request: LanguageModelExecutorGenerationRequest) throws -
     )
 }
 
-/// The sampling that is asked for; where nothing is, that of kvik for models whose makers recommend none.
+/// The sampling that is asked for. What is not asked for is left to the model, whose makers recommend something.
 @available(iOS 27.0, macOS 27.0, visionOS 27.0, *)
 private struct Sampling {
-    var temperature: Double
-    var topP = 1.0
-    var topK: Int64 = 0
-    var minP = 0.0
-    var seed = Int64.random(in: .min ... .max)
+    var temperature: Double?
+    var topP: Double?
+    var topK: Int64?
+    var minP: Double?
+    var seed: Int64?
 
     init(_ asked: GenerationOptions) {
-        temperature = asked.temperature ?? 0.8
+        temperature = asked.temperature
         switch asked.samplingMode?.kind {
         case .greedy:
             temperature = 0
         case .randomTopK(let count, let seed):
-            topK = Int64(count)
-            self.seed = seed.map { Int64(bitPattern: $0) } ?? self.seed
+            chooseAmong(topK: Int64(count), topP: 1)
+            self.seed = seed.map { Int64(bitPattern: $0) }
         case .randomProbabilityThreshold(let threshold, let seed):
-            topP = threshold
-            self.seed = seed.map { Int64(bitPattern: $0) } ?? self.seed
+            chooseAmong(topK: 0, topP: threshold)
+            self.seed = seed.map { Int64(bitPattern: $0) }
         default:
-            (topK, topP, minP) = (40, 0.95, 0.05)
+            break
         }
+    }
+
+    /// A mode says which tokens there are to choose from, so that no recommendation narrows them further.
+    private mutating func chooseAmong(topK: Int64, topP: Double) {
+        self.topK = topK
+        self.topP = topP
+        minP = 0
     }
 }
 
