@@ -20,6 +20,8 @@ BINARY = pathlib.Path(os.environ.get("KVIK_BINARY", ROOT / os.environ.get("KVIK_
 FULL = "KVIK_FULL" in os.environ
 START_SECONDS = 120
 STOP_SECONDS = 30
+# After so many lines of a stream some of its answer has come, whatever the dialect announces before it.
+BEGUN_LINES = 20
 
 
 def effort(change, full):
@@ -130,22 +132,54 @@ class Server:
     def open_stream(self, path, body, timeout=120, key=None):
         """A stream as a (connection, response) pair; the caller reads or closes it."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
-        authorization = {"Authorization": f"Bearer {key}"} if key else {}
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"} | authorization)
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"} | bearer(key))
         return connection, connection.getresponse()
 
-    def metrics(self):
+    def begin_stream(self, path, body, key=None):
+        """As `open_stream`, once some of the answer has come."""
+        connection, response = self.open_stream(path, body, key=key)
+        assert response.status == 200, response.read()
+        for _ in range(BEGUN_LINES):
+            response.readline()
+        return connection, response
+
+    @contextlib.contextmanager
+    def stalled(self, stall, begin, key=None):
+        """What `begin` returns, an answer that has begun: in the block it stands still in its middle, for no step is taken.
+
+        `stall` is the file of this server's KVIK_TEST_STALL, and `key` reads its metrics. On a fast machine an answer may
+        have ended before this process came to stop it, and is begun again then.
+        """
+        try:
+            for _ in range(10):
+                begun = begin()
+                stall.touch()
+                if self.metric("kvik_requests_running", key) == 1:
+                    break
+                stall.unlink()
+            else:
+                raise AssertionError("every answer ended before it was looked at")
+            yield begun
+        finally:
+            stall.unlink(missing_ok=True)
+
+    def metrics(self, key=None):
         """Samples of /metrics by name; those of one name with several labels are added up."""
         samples = {}
-        for line in self.get("/metrics").text.splitlines():
+        for line in self.get("/metrics", **bearer(key)).text.splitlines():
             match = re.match(r"([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)", line)
             if match:
                 samples[match[1]] = samples.get(match[1], 0.0) + float(match[2])
         return samples
 
-    def metric(self, name):
+    def metric(self, name, key=None):
         """The value of one metric."""
-        return self.metrics()[name]
+        return self.metrics(key)[name]
+
+    def cancelled(self):
+        """Requests whose clients left before their end."""
+        ended = re.findall(r'^kvik_requests_ended_total\{.*outcome="cancelled"\} (\S+)$', self.get("/metrics").text, re.M)
+        return sum(map(float, ended))
 
     def kv_bytes(self):
         """Bytes of the KV blocks that hold something."""
@@ -191,6 +225,11 @@ class Response:
         assert set(error) == {"message", "type", "param", "code"}, error
         assert error["message"], error
         return error
+
+
+def bearer(key):
+    """The headers of a request with this key, if there is one."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def sse(response):

@@ -230,24 +230,27 @@ def kills(args, folder):
         env = {"KVIK_MODELS_DIR": str(folder / "models"), "HF_ENDPOINT": hub.url, "KVIK_CACHE_DISK": str(folder / "kv")}
         flags = ["--shelf", "--context", 512, "--cache-ram", "16MiB", "--shelf-ram", "50MiB", "--threads", 2, "--speculate", "none"]
         kept = set()
-        for kill in range(args.kills):
+        # On a slow machine some of it may not have been done after so many kills; then there are more, later ones.
+        for kill in range(4 * args.kills + 1):
             with Server(*flags, env=env) as server:
                 names = set(listed(server))
                 assert kept <= names, f"after {kill} kills {kept - names} are lost"
                 for name in sorted(names):
                     shown = server.post("/api/show", {"model": name})
                     assert shown.status == 200, f"after {kill} kills {name} is half there: {shown.text}"
+                if kill >= args.kills and all(counts.values()):
+                    break
                 stop = threading.Event()
                 with concurrent.futures.ThreadPoolExecutor(4) as pool:
                     doing = [pool.submit(disturb, server, stop, random.Random(dice.random()), prompts, right, counts, kept, worker) for worker in range(4)]
-                    time.sleep(dice.uniform(0.1, 1.2))
+                    time.sleep(dice.uniform(0.1, 1.2 * (1 + kill // args.kills)))
                     stop.set()
                     server.kill()
                     for done in doing:
                         done.result()
             if kill % 10 == 9:
                 print(f"{kill + 1} kills: {counts}", flush=True)
-    print(f"{args.kills} kills, {', '.join(f'{count} {what}' for what, count in counts.items())}: nothing lost, nothing wrong")
+    print(f"{kill} kills, {', '.join(f'{count} {what}' for what, count in counts.items())}: nothing lost, nothing wrong")
     return 0 if all(counts.values()) else 1
 
 

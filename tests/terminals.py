@@ -71,12 +71,15 @@ class Terminal:
         self.send(line)
         return self.read_until(end)
 
-    def talk(self, turns):
-        """Small talk; what is shown of its last turn."""
-        for turn in range(turns):
+    def talk(self, turns, until):
+        """Small talk of so many turns, and of more until the last one shows this; how many there were."""
+        deadline, turn, shown = time.monotonic() + SECONDS + 2 * turns, 0, ""
+        while turn < turns or until not in shown:
+            assert time.monotonic() < deadline, f"no {until!r} after {turn} turns: {shown}"
             shown = self.type(f"The bus number {turn} was late again. I had noodles for lunch.")
+            turn += 1
             time.sleep(PAUSE)
-        return shown
+        return turn
 
     def peak_bytes(self):
         """The peak of the process's memory in RAM."""

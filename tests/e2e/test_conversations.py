@@ -66,23 +66,38 @@ def test_what_clients_keep_beside_a_conversation_is_read_back(server, client):
     assert client.conversations.delete(begun.id).deleted
 
 
-def test_a_client_that_leaves_gives_the_conversation_back_and_leaves_nothing(server, client):
-    stream = client.chat.completions.create(
-        model="kvik", messages=[{"role": "user", "content": "Tell me a long story."}], stream=True, max_tokens=1500,
-        extra_body={"kvik": {"conversation": "left"}, "ignore_eos": True})
-    next(iter(stream))
-    with pytest.raises(openai.ConflictError, match="by another request"):
-        say(client, "left", "Hello.")
-    stream.close()
+def test_a_client_that_leaves_gives_the_conversation_back_and_leaves_nothing(tmp_path):
+    stall = tmp_path / "stall"
+    with Server("--threads", "2", env={"KVIK_TEST_STALL": str(stall)}) as server:
+        client = connect(server)
+
+        def begin():
+            # An answer that came to its end is part of it.
+            server.request("DELETE", "/v1/conversations/left", None, {})
+            stream = client.chat.completions.create(
+                model="kvik", messages=[{"role": "user", "content": "Tell me a long story."}], stream=True, max_tokens=1500,
+                extra_body={"kvik": {"conversation": "left"}, "ignore_eos": True})
+            pieces = iter(stream)
+            for _ in range(3):
+                next(pieces)
+            return stream
+
+        with server.stalled(stall, begin) as stream:
+            with pytest.raises(openai.ConflictError, match="by another request"):
+                say(client, "left", "Hello.")
+            stream.close()
+        assert kept(said_when_free(client, "left"))["messages"] == 2
+
+
+def said_when_free(client, name):
+    """The answer in a conversation once nobody else asks in it."""
     deadline = time.monotonic() + 30
     while True:
         try:
-            answer = say(client, "left", "Hello.")
-            break
+            return say(client, name, "Hello.")
         except openai.ConflictError:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    assert kept(answer)["messages"] == 2
 
 
 def test_what_was_answered_outlives_a_kill_between_turns(tmp_path):

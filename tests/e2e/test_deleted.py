@@ -24,9 +24,9 @@ class Place:
         self.state, self.cache, self.store = folder / "state", folder / "kv", folder / "store"
         self.needles = {}
 
-    def start(self, *flags):
-        env = {"KVIK_STATE_DIR": str(self.state), "KVIK_CACHE_DISK": str(self.cache)}
-        return Server(*FLAGS, *flags, env=env)
+    def start(self, *flags, **env):
+        places = {"KVIK_STATE_DIR": str(self.state), "KVIK_CACHE_DISK": str(self.cache)}
+        return Server(*FLAGS, *flags, env=places | env)
 
     def learn(self, server, text):
         """Pieces of a text: words as they are, and tokens as files have them."""
@@ -195,14 +195,21 @@ def test_what_a_killed_turn_has_computed_goes_with_its_conversation(place):
         check_gone(place, server)
 
 
-def test_a_first_turn_that_its_client_left_keeps_nothing_of_a_later_one(place):
-    with place.start() as server:
+def test_a_first_turn_that_its_client_left_keeps_nothing_of_a_later_one(place, tmp_path):
+    stall = tmp_path / "stall"
+    with place.start(KVIK_TEST_STALL=str(stall)) as server:
         place.learn(server, MARKER)
         body = {"messages": [{"role": "user", "content": MARKER}], "max_tokens": 1500, "ignore_eos": True, "stream": True,
                 "kvik": {"conversation": "secret"}}
-        connection, response = server.open_stream("/v1/chat/completions", body)
-        response.readline()
-        connection.close()
+
+        def begin():
+            # An answer that came to its end is a turn of it.
+            delete(server, "/v1/conversations/secret")
+            return server.begin_stream("/v1/chat/completions", body)
+
+        with server.stalled(stall, begin) as (connection, response):
+            response.close()
+            connection.close()
         deadline = time.monotonic() + 20
         while server.metric("kvik_requests_running") > 0 or any(place.state.glob("computed/*/*")):
             assert time.monotonic() < deadline, list(place.state.glob("computed/*/*"))

@@ -24,42 +24,42 @@ def running(server):
     return server.metrics()["kvik_requests_running"]
 
 
-def stalled_stream(server, stall):
-    """A stream that has begun and stands still: no step is taken. One may have ended before this process came to stop it."""
-    for _ in range(10):
-        connection, response = server.open_stream("/completion", LONG)
-        next(sse(response))
-        stall.touch()
-        if running(server) == 1:
-            return connection, response
-        stall.unlink()
-        connection.close()
-    raise AssertionError("every answer ended before it was looked at")
+@pytest.fixture
+def stall(tmp_path):
+    return tmp_path / "stall"
 
 
-def test_a_closed_connection_ends_its_work(tmp_path):
-    stall = tmp_path / "stall"
-    with Server("--threads", "2", env={"KVIK_TEST_STALL": str(stall)}) as server:
-        connection, response = stalled_stream(server, stall)
-        connection.sock.close()
-        response.close()
-        connection.close()
-        stall.unlink()
+def stalling(stall):
+    """A server that stands still while the file is there."""
+    return Server("--threads", "2", env={"KVIK_TEST_STALL": str(stall)})
+
+
+def test_a_closed_connection_ends_its_work(stall):
+    with stalling(stall) as server:
+        with server.stalled(stall, lambda: server.begin_stream("/completion", LONG)) as (connection, response):
+            connection.sock.close()
+            response.close()
+            connection.close()
         wait_for(lambda: running(server) == 0)
         # Others, if there were any, were.
         assert server.metric("kvik_generated_tokens_total") % LONG["n_predict"] != 0, "it was not computed to its end"
         assert server.post("/completion", {"prompt": "Hello", "n_predict": 2}).status == 200
 
 
-def test_sigterm_ends_streams_whole():
+def test_sigterm_ends_streams_whole(stall):
     """A running stream ends in order: its last event and `[DONE]` arrive, nothing is cut in half."""
-    with Server("--threads", "2") as server:
-        body = {"messages": [{"role": "user", "content": "Tell me a story."}], "stream": True, "max_tokens": 400, "temperature": 0}
+    with stalling(stall) as server:
+        body = {"messages": [{"role": "user", "content": "Tell me a story."}], "stream": True, "max_tokens": 400,
+                "temperature": 0, "ignore_eos": True}
         whole = server.post("/v1/chat/completions", {**body, "stream": False}).json["choices"][0]
-        connection, response = server.open_stream("/v1/chat/completions", body)
-        events = sse(response)
-        first = [next(events) for _ in range(3)]
-        server.terminate()
+
+        def begin():
+            connection, response = server.open_stream("/v1/chat/completions", body)
+            events = sse(response)
+            return connection, events, [next(events) for _ in range(3)]
+
+        with server.stalled(stall, begin) as (connection, events, first):
+            stop(server)
         rest = list(events)
         connection.close()
         assert rest[-1] == "[DONE]"
@@ -70,15 +70,18 @@ def test_sigterm_ends_streams_whole():
         assert server.process.wait(20) == 0, server.logged()
 
 
-def test_new_requests_are_refused_while_stopping():
-    with Server("--threads", "2") as server:
-        connection, response = server.open_stream("/completion", LONG)
-        events = sse(response)
-        next(events)
-        server.terminate()
-        with concurrent.futures.ThreadPoolExecutor(1) as other:
+def stop(server):
+    """Has it stop, and waits until it does."""
+    server.terminate()
+    wait_for(lambda: "stopping: " in server.logged())
+
+
+def test_new_requests_are_refused_while_stopping(stall):
+    with stalling(stall) as server, concurrent.futures.ThreadPoolExecutor(1) as other:
+        with server.stalled(stall, lambda: server.begin_stream("/completion", LONG)) as (connection, response):
+            stop(server)
             refused = other.submit(ask_until_refused, server)
-            rest = list(events)
+        rest = list(sse(response))
         connection.close()
         assert json.loads(rest[-1] if rest[-1] != "[DONE]" else rest[-2])["stop"] is True
         assert refused.result() in (503, "connection refused")

@@ -1,14 +1,17 @@
 """Models by the names that people type: short names, a default, a search, a server that is told to end."""
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import pathlib
+import time
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from hub import Hub  # noqa: E402
-from server import BINARY, TINY, Server  # noqa: E402
+from server import BINARY, TINY, Server, sse  # noqa: E402
 
 FILE = (TINY / "kvik-tiny-q8_0.gguf").read_bytes()
 QWEN = "unsloth/Qwen3-0.6B-GGUF"
@@ -134,3 +137,42 @@ def test_the_file_of_a_killed_server_stops_nobody(user):
         written = next(pathlib.Path(runtime["XDG_RUNTIME_DIR"]).glob("kvik/serve-*.pid"))
         written.write_text(str(os.getpid()))
         assert "no `kvik serve`" in user.refused("stop", "--port", str(server.port))
+
+
+def refuses_connections(server):
+    try:
+        server.get("/health")
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False
+
+
+def test_a_server_that_ends_is_not_cut_off_and_the_next_on_its_port_is_found(user, tmp_path):
+    runtime = {"XDG_RUNTIME_DIR": user.env["XDG_RUNTIME_DIR"]}
+    stall = tmp_path / "stall"
+    asked = {"prompt": "Once upon a time", "n_predict": 600, "temperature": 0, "ignore_eos": True, "stream": True}
+    deadline = time.monotonic() + 120
+    with contextlib.ExitStack() as servers:
+        stalling = runtime | {"KVIK_TEST_STALL": str(stall)}
+        before = servers.enter_context(Server("--cache-ram", "64MiB", "--grace", "100", env=stalling))
+        stop = ("stop", "--port", str(before.port))
+        with before.stalled(stall, lambda: before.begin_stream("/completion", asked)) as (connection, response):
+            before.terminate()
+            while not refuses_connections(before):
+                assert time.monotonic() < deadline, "it goes on listening"
+            after = servers.enter_context(Server("--cache-ram", "64MiB", env=runtime, port=before.port))
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            stopping = subprocess.Popen([BINARY, *stop], env=user.env, **pipes)
+            said = stopping.stderr.readline()
+            assert f"process {before.process.pid} lets its running answers finish" in said, said
+        events = [event for event in sse(response) if event != "[DONE]"]
+        assert json.loads(events[-1])["stop"] is True, "its answer comes to its end"
+        connection.close()
+        assert before.process.wait(60) == 0, before.logged()
+        told, _ = stopping.communicate(timeout=60)
+        assert stopping.returncode == 0 and told.startswith("stopped "), told
+        # It may have looked for the next one before that was written down.
+        while after.process.poll() is None:
+            assert time.monotonic() < deadline, "it is never found"
+            user.run(*stop)
+        assert after.process.wait(10) == 0

@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -14,9 +15,9 @@ from server import BINARY, Server  # noqa: E402
 WORDS = "Once upon a time there was a folder full of letters, and nobody knew who had sent them. "
 
 
-def start(folder, *flags):
-    env = {"KVIK_CACHE_DISK": str(folder / "cache"), "KVIK_STATE_DIR": str(folder / "state")}
-    return Server("--cache-ram", "32MiB", *flags, env=env)
+def start(folder, *flags, **env):
+    places = {"KVIK_CACHE_DISK": str(folder / "cache"), "KVIK_STATE_DIR": str(folder / "state")}
+    return Server("--cache-ram", "32MiB", *flags, env=places | env)
 
 
 def story(number):
@@ -110,15 +111,25 @@ def test_different_models_write_beside_each_other(tmp_path):
 
 
 def test_a_server_that_is_stopping_is_waited_for(tmp_path):
-    """The accounts of the first are those of the next one, although that begins before the first has ended."""
-    with start(tmp_path) as first:
+    """The accounts of the first are those of the next one, although that begins while the first answers somebody."""
+    stall = tmp_path / "stall"
+    with start(tmp_path, KVIK_TEST_STALL=str(stall)) as first:
         ask(first, story(0))
-        first.terminate()
-        until("it is stopping", lambda: "stopping" in first.logged())
-        with start(tmp_path) as second:
-            assert "END WITH THIS PROCESS" not in second.logged()
-            usage = second.get("/v1/usage").json
-            assert sum(row["requests"] for row in usage["data"]) == 1, usage
+        long = dict(prompt=story(1), n_predict=1500, ignore_eos=True, stream=True)
+        with first.stalled(stall, lambda: first.begin_stream("/completion", long)) as (connection, response):
+            answered = requests(first)
+            first.terminate()
+            until("it is stopping", lambda: "stopping: " in first.logged())
+            # The second has come to the records of the first by then, and waits 5 s for them.
+            leaves = threading.Timer(2, lambda: (response.close(), connection.close(), stall.unlink()))
+            leaves.start()
+            with start(tmp_path) as second:
+                assert "END WITH THIS PROCESS" not in second.logged()
+                assert requests(second) == answered + 1, "and the one that its client left"
+
+
+def requests(server):
+    return sum(row["requests"] for row in server.get("/v1/usage").json["data"])
 
 
 def test_doctor_says_who_writes(tmp_path):

@@ -8,7 +8,7 @@ import time
 import pytest
 from server import ROOT, Server
 
-TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACE, REFUSED = "4bf92f3577b34da6a3ce929d0e0e4736", "a3ce929d0e0e47364bf92f3577b34da6"
 QUESTION = {"messages": [{"role": "user", "content": "Hello there, my friend."}], "max_tokens": 8, "temperature": 0}
 
 
@@ -42,17 +42,18 @@ def attributes(span):
     return {one["key"]: next(iter(one["value"].values())) for one in span["attributes"]}
 
 
-def test_every_answer_is_a_span_and_what_it_went_through_are_its_children(collector):
+def test_every_answer_is_a_span_and_what_it_went_through_are_its_children(collector, tmp_path):
     # A collector of this machine is reached without the proxy, which would look for it elsewhere.
-    proxy = dict.fromkeys(("ALL_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:1")
-    with Server("--otlp", f"http://127.0.0.1:{collector.server_address[1]}", env=proxy) as server:
+    stall, proxy = tmp_path / "stall", dict.fromkeys(("ALL_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:1")
+    env = proxy | {"KVIK_TEST_STALL": str(stall)}
+    with Server("--otlp", f"http://127.0.0.1:{collector.server_address[1]}", env=env) as server:
         answer = server.post("/v1/chat/completions", QUESTION, traceparent=f"00-{TRACE}-00f067aa0ba902b7-01").json
         assert server.post("/v1/messages", QUESTION, **{"anthropic-version": "2023-06-01"}).status == 200
-        assert server.post("/v1/chat/completions", {"messages": []}).status == 400
-        connection, response = server.open_stream("/v1/chat/completions", QUESTION | {"max_tokens": 1500, "stream": True})
-        response.readline()
-        response.close()
-        connection.close()
+        assert server.post("/v1/chat/completions", {"messages": []}, traceparent=f"00-{REFUSED}-00f067aa0ba902b7-01").status == 400
+        long = QUESTION | {"max_tokens": 1500, "ignore_eos": True, "stream": True}
+        with server.stalled(stall, lambda: server.begin_stream("/v1/chat/completions", long)) as (connection, response):
+            response.close()
+            connection.close()
         # The span of an answer ends before its request leaves the engine.
         deadline = time.monotonic() + 20
         while server.metrics()["kvik_requests_running"] > 0:
@@ -60,7 +61,7 @@ def test_every_answer_is_a_span_and_what_it_went_through_are_its_children(collec
             time.sleep(0.02)
     assert {(path, kind) for path, kind, _ in collector.took} == {("/v1/traces", "application/json")}
     answers = [span for span in spans(collector) if span["name"].startswith("chat ")]
-    assert len(answers) == 3  # what was refused before it reached the model is none
+    assert len(answers) >= 3 and REFUSED not in {span["traceId"] for span in answers}, "what was refused before the model is none"
     first = next(span for span in answers if span["traceId"] == TRACE)
     assert first["parentSpanId"] == "00f067aa0ba902b7"
     said = attributes(first)
