@@ -106,7 +106,7 @@ def test_what_is_to_leave_nothing_is_not_computed_ahead(server):
 
 def test_what_is_computed_ahead_is_in_no_count_of_requests(server):
     two_turns(server, OpenAi(), "src/counted.rs", pause_of(server))
-    stats, cache = server.get("/v1/stats").json(), server.get("/v1/cache").json()
+    stats, cache = server.get("/v1/stats").json, server.get("/v1/cache").json
     cached, computed = stats["tokens"]["cached"], stats["tokens"]["computed"]
     assert cache["ram"]["hit_rate"] == pytest.approx(cached / (cached + computed))
     assert server.metrics()["kvik_requests_ended_total"] == stats["requests"]["answered"]
