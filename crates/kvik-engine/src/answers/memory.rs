@@ -317,7 +317,7 @@ mod tests {
 
     use super::*;
     use crate::answers::AnswerListener;
-    use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report};
+    use crate::api::{Event, FinishReason, GeneratedToken, Nobody, Report};
 
     const A: Token = 0;
     const B: Token = 1;
@@ -344,22 +344,10 @@ mod tests {
         Request { salt: [salt; 16], prompt_is_text: true, ..Request::new(prompt.to_vec(), 8) }
     }
 
-    struct Silent;
-
-    impl EventSink for Silent {
-        fn send(&mut self, _: Event) -> bool {
-            true
-        }
-
-        fn is_closed(&self) -> bool {
-            false
-        }
-    }
-
     /// Answers a request with these tokens, up to its end or until its client goes.
     fn answer(answers: &Arc<GeneratedAnswers>, mut request: Request, tokens: &[Token], ends: bool) {
         answers.as_generated(&mut request);
-        let mut sink = AnswerListener::before(Box::new(Silent), &request, answers);
+        let mut sink = AnswerListener::before(Box::new(Nobody), &request, answers);
         for &token in tokens {
             let tokens = vec![GeneratedToken { token, logprob: None }];
             sink.send(Event::Text { choice: 0, text: String::new(), tokens });

@@ -440,3 +440,16 @@ pub trait EventSink: Send {
     /// Whether the receiver has disconnected: the next step then ends the request.
     fn is_closed(&self) -> bool;
 }
+
+/// The event sink of a request that has no client, and goes on to its end.
+pub(crate) struct Nobody;
+
+impl EventSink for Nobody {
+    fn send(&mut self, _: Event) -> bool {
+        true
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}

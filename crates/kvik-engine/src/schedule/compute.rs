@@ -432,19 +432,7 @@ mod tests {
     use kvik_text::stream::{TokenKind, Vocabulary};
 
     use super::*;
-    use crate::api::{Event, EventSink};
-
-    struct Client;
-
-    impl EventSink for Client {
-        fn send(&mut self, _: Event) -> bool {
-            true
-        }
-
-        fn is_closed(&self) -> bool {
-            false
-        }
-    }
+    use crate::api::Nobody;
 
     const PROMPT: usize = 5;
 
@@ -459,7 +447,7 @@ mod tests {
     fn the_first_tokens_of_all_choices_are_sampled_in_one_batch() {
         let words = (b'a'..=b'd').map(|letter| (vec![letter], TokenKind::Text));
         let mut jobs = Jobs::new(1, Arc::new(Vocabulary::new(words)));
-        let job = jobs.results.open(Box::new(Client), PROMPT, 64, Duration::ZERO);
+        let job = jobs.results.open(Box::new(Nobody), PROMPT, 64, Duration::ZERO);
         let sequence = Sequence::fake(TenantId(0), vec![7; PROMPT]);
         jobs.running.insert(Sequence { id: SeqId(1), job, ..sequence });
         let outputs = Outputs { logits: &[0.0, 1.0, 3.0, 2.0], ..Outputs::default() };

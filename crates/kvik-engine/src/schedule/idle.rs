@@ -17,7 +17,7 @@ use super::prefix::common_prefix;
 use super::prefixes::Prefixes;
 use super::results::Results;
 use super::sequence::Sequence;
-use crate::api::{AdapterMix, Event, EventSink, PinnedPrompt, Request};
+use crate::api::{AdapterMix, Nobody, PinnedPrompt, Request};
 use crate::config::EngineConfig;
 
 /// Minimum number of tokens of a prefix that is worth compressing.
@@ -211,18 +211,5 @@ impl Idle {
         let older = self.seen.len().saturating_sub(1);
         let oldest = || all().take(older).find(|(_, seen)| seen.uses == 1 && wants(seen));
         often.or_else(|| oldest().filter(|_| nearly_full).map(|(index, _)| (index, true)))
-    }
-}
-
-/// The event sink of the idle job, which has no client.
-struct Nobody;
-
-impl EventSink for Nobody {
-    fn send(&mut self, _: Event) -> bool {
-        true
-    }
-
-    fn is_closed(&self) -> bool {
-        false
     }
 }

@@ -58,8 +58,10 @@ pub(super) fn start(waiting: Waiting, id: SeqId, reused: Reused, jobs: &mut Jobs
         job.prefill_progress(cached, sequence.prompt_len);
     }
     if job.is_waited_for() {
-        results.counters.prompt_tokens += if sequence.started { 0 } else { sequence.prompt_len as u64 };
         results.counters.reused_tokens += cached as u64;
+        if !sequence.started {
+            results.counters.prompt_tokens += sequence.prompt_len as u64;
+        }
     }
     sequence.id = id;
     sequence.started = true;
