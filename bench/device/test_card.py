@@ -66,10 +66,19 @@ def test_a_table_is_made_again_of_what_was_written(tmp_path):
     assert again == table and "a card" in table
 
 
+def test_no_server_is_left(tmp_path):
+    serve = f"echo $$ >>{tmp_path}/served; exec sleep 600"
+    status, _, said = card(tmp_path, "--only", "first_token", "--small", serve=serve)
+    assert status == 0, said
+    served = (tmp_path / "served").read_text().split()
+    assert len(served) == 2 and not [pid for pid in served if pathlib.Path(f"/proc/{pid}/cmdline").exists()]
+
+
 def test_a_disk_cache_is_empty_before_it_is_measured(tmp_path):
     serve = r"""folder=$(sed 's/.*--cache-disk \([^ ]*\) .*/\1/' <<<"$*"); ls "$folder" >>"$HOME/found"; : >"$folder"/block"""
     for _ in range(2):
-        status, rows, _ = card(tmp_path, "--only", "first_token", "--small", serve=serve)
+        # A server ends with what is measured.
+        status, rows, _ = card(tmp_path, "--only", "first_token", "--small", serve=serve, bench=f"sleep 1; echo '{BENCH}'")
         assert status == 0 and rows["first_token"][-1]["status"] == 0, rows
     work = tmp_path / "out" / "work"
     assert (work / "home" / "found").read_text() == ""
