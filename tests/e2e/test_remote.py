@@ -113,7 +113,7 @@ def write_twice(server, question="Who wrote the letter?", admin=None, **options)
 
 
 # On a machine with other work, a read may be expected to take longer than computing, or come too late.
-IN_A_HURRY = ("remote_failed", "remote_slower")
+IN_A_HURRY = ("remote_failed", "remote_slower", "recompute_was_cheaper")
 PLACES = ("river", "lake", "hill", "forest", "bridge")
 
 
@@ -121,7 +121,8 @@ def fetched(one, other, places=PLACES, admin=None, key=None):
     """What a node answers to a prompt of which the store has what another node has used twice; and the prompt."""
     metric = lambda name: one.metric(f"kvik_remote_{name}", admin)
     for place in places:
-        system = SYSTEM.replace("river", place)
+        # Long, so that computing takes as much longer than reading as it does with a larger model.
+        system = SYSTEM.replace("river", place) * 4
         written = metric("blocks_written_total")
         write_twice(one, system=system, admin=admin, key=key)
         wait_until(lambda: metric("blocks_written_total") > written)
@@ -137,7 +138,7 @@ def test_what_one_node_has_used_twice_another_does_not_compute(store, key):
         wait_until(lambda: is_up(one) and is_up(other))
         answer, system = fetched(one, other)
         tokens = report(answer)["by_tier"].get("remote", 0)
-        assert tokens >= 0.8 * report(answer)["cached_tokens"] > 64, report(answer)
+        assert tokens >= 0.8 * report(answer)["cached_tokens"] > 64, (report(answer)["reason"], report(answer))
         again, computed = (ask(server, "What grows in the garden?", system=system) for server in (other, alone))
         assert answer["choices"][0]["message"] == computed["choices"][0]["message"]
         assert "remote" not in report(again)["by_tier"], "now it is in memory"
