@@ -193,6 +193,15 @@ def test_what_is_no_message_is_told_what_is_one(model):
                 call(wrong)
     with pytest.raises(TypeError, match="`content` of a message is a text"):
         model.chat([{"role": "user", "content": [{"type": "text", "text": "Hello"}]}])
+    for name in ("reasoning_content", "reasoning"):
+        with pytest.raises(TypeError, match="a message holds no reasoning"):
+            model.chat([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!", name: "Hm."}])
+
+
+def test_a_developer_is_the_system(model):
+    asked = {"role": "user", "content": "Who are you?"}
+    said = [model.chat([{"role": role, "content": "Be brief."}, asked], max_tokens=8) for role in ("system", "developer")]
+    assert said[0].text() == said[1].text()
 
 
 def test_a_text_is_a_message_of_the_user(model):

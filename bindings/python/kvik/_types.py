@@ -269,10 +269,13 @@ def _native_message(message: Message | Mapping[str, Any]) -> _native.Message:
 
 
 def _read_message(message: Mapping[str, Any]) -> Message:
+    if message.get("reasoning_content") or message.get("reasoning"):
+        raise TypeError(f"a message holds no reasoning, and this one does: {dict(message)!r}")
     try:
         functions = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
         calls = tuple(ToolCall(id, function["name"], function["arguments"]) for id, function in functions)
-        return Message(message["role"], message.get("content") or "", calls, message.get("tool_call_id"))
+        role = "system" if message["role"] == "developer" else message["role"]
+        return Message(role, message.get("content") or "", calls, message.get("tool_call_id"))
     except KeyError as missing:
         raise InvalidArgumentError(f"a message lacks its {missing}: {dict(message)!r}") from None
 

@@ -1,5 +1,6 @@
 //! Messages of a chat.
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -107,10 +108,27 @@ impl Serialize for Message {
     }
 }
 
-/// Parses OpenAI's form.
+/// Parses OpenAI's form. What a message does not hold is an error: an unknown role, an image, reasoning.
 impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Message, D::Error> {
-        Ok(Message::of(&Value::deserialize(deserializer)?))
+        let message = Value::deserialize(deserializer)?;
+        check(&message).map_err(D::Error::custom)?;
+        Ok(Message::of(&message))
+    }
+}
+
+/// Refuses what [`Message::of`] would leave out.
+fn check(message: &Value) -> Result<(), &'static str> {
+    let is_text = |part: &Value| part["text"].is_string();
+    let says = |name: &str| message[name].as_str().is_some_and(|text| !text.is_empty());
+    match &message["content"] {
+        _ if message["role"].as_str().and_then(Role::of).is_none() => {
+            Err("`role` is none of system, user, assistant and tool")
+        }
+        _ if says("reasoning_content") || says("reasoning") => Err("a message holds no reasoning"),
+        Value::Null | Value::String(_) => Ok(()),
+        Value::Array(parts) if parts.iter().all(is_text) => Ok(()),
+        _ => Err("`content` is not text"),
     }
 }
 
@@ -125,7 +143,9 @@ impl Role {
         }
     }
 
+    /// The role of this name; `developer`, which newer clients use, is the system.
     fn of(name: &str) -> Option<Role> {
+        let name = if name == "developer" { "system" } else { name };
         [Role::System, Role::User, Role::Assistant, Role::Tool].into_iter().find(|role| role.name() == name)
     }
 }
@@ -165,5 +185,32 @@ mod tests {
         }
         let parts = json!({"role": "user", "content": [{"type": "text", "text": "Hello."}]});
         assert_eq!(Message::of(&parts), Message::user("Hello."), "as other programs write it");
+    }
+
+    #[test]
+    fn a_message_that_would_lose_something_is_not_read() {
+        let image = json!({"type": "image_url", "image_url": {"url": "x"}});
+        let text = json!({"type": "text", "text": "What is on it?"});
+        let call = json!({"id": "1", "function": {"name": "f", "arguments": "{}"}});
+        for (message, refused) in [
+            (json!({"role": "developer", "content": "Be brief."}), None),
+            (json!({"role": "user", "content": [text]}), None),
+            (json!({"role": "assistant", "tool_calls": [call], "reasoning_content": null}), None),
+            (json!({"role": "robot", "content": "a"}), Some("role")),
+            (json!({"content": "a"}), Some("role")),
+            (json!({"role": "user", "content": [image, text]}), Some("content")),
+            (json!({"role": "user", "content": 7}), Some("content")),
+            (json!({"role": "assistant", "content": "a", "reasoning_content": "b"}), Some("reasoning")),
+            (json!({"role": "assistant", "content": "a", "reasoning": "b"}), Some("reasoning")),
+        ] {
+            let read = serde_json::from_value::<Message>(message.clone());
+            match refused {
+                None => assert!(read.is_ok(), "{message}"),
+                Some(field) => assert!(read.unwrap_err().to_string().contains(field), "{message}"),
+            }
+        }
+        let read: Message =
+            serde_json::from_value(json!({"role": "developer", "content": "Be brief."})).unwrap();
+        assert_eq!(read, Message::system("Be brief."));
     }
 }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use kvik_memory::memory::Purpose;
 use kvik_text::answer::{AnswerStart, ReasoningForm};
-use kvik_text::template::{ChatTemplate, Prompt, RenderInput, TemplateError};
+use kvik_text::template::{ChatTemplate, Prompt, RenderInput, TemplateError, check_question, is_switch};
 use kvik_text::tools::Tools;
 use serde_json::{Map, Value, json};
 
@@ -23,6 +23,8 @@ pub struct Chat {
     pub continues: bool,
     /// Switches reasoning on or off; `None` leaves it to the template.
     pub enable_thinking: Option<bool>,
+    /// The request itself switches reasoning off. A summary in place only leaves it out, and begins as the request does.
+    pub is_switched_off: bool,
     /// Other variables of the template.
     pub kwargs: Map<String, Value>,
 }
@@ -65,7 +67,8 @@ impl Chat {
     /// A chat whose last message is to be answered.
     pub fn new(messages: Value, tools: Tools, enable_thinking: Option<bool>) -> Chat {
         let (add_generation_prompt, continues, kwargs) = (true, false, Map::new());
-        Chat { messages, tools, add_generation_prompt, continues, enable_thinking, kwargs }
+        let is_switched_off = enable_thinking == Some(false);
+        Chat { messages, tools, add_generation_prompt, continues, enable_thinking, is_switched_off, kwargs }
     }
 
     /// The chat, whose answer goes on from the last message where that is the assistant's.
@@ -129,6 +132,29 @@ impl Chat {
         if self.tools.forced { Some(false) } else { self.enable_thinking }
     }
 
+    /// The switch for reasoning; that of `usual` where the chat sets none and does not say otherwise.
+    pub(crate) fn thinks_or(&self, usual: &TemplateVariables) -> Option<bool> {
+        self.thinks().or(usual.enable_thinking.filter(|&on| !self.contradicts(on)))
+    }
+
+    /// Whether the chat says otherwise than a switch for reasoning of this value, under any name.
+    fn contradicts(&self, on: bool) -> bool {
+        let own = self.kwargs.iter().filter(|(name, _)| is_switch(name)).map(|(_, value)| is_on(value));
+        own.chain(self.thinks()).any(|said| said != on)
+    }
+
+    /// Its variables, and those of `usual` that it does not set. A template reads one of several switches for reasoning, so
+    /// one that the chat sets replaces all that say otherwise; where it is off there is no effort.
+    fn variables(&self, usual: &TemplateVariables) -> Map<String, Value> {
+        let mut kwargs = usual.kwargs.clone();
+        kwargs.retain(|name, value| match name.as_str() {
+            "reasoning_effort" => !self.is_switched_off,
+            name => !is_switch(name) || !self.contradicts(is_on(value)),
+        });
+        kwargs.extend(self.kwargs.clone());
+        kwargs
+    }
+
     /// The prompt as `template` writes it at that time, with the variables of `usual` where the chat sets none.
     ///
     /// # Errors
@@ -141,16 +167,15 @@ impl Chat {
     ) -> Result<Prompt, ChatError> {
         let mut messages = self.messages.clone();
         if self.continues {
+            check_question(self.messages())?;
             continuation::mark(&mut messages);
         }
-        let mut kwargs = usual.kwargs.clone();
-        kwargs.extend(self.kwargs.clone());
         let input = RenderInput {
             messages,
             tools: self.tools.offered.clone(),
             add_generation_prompt: self.add_generation_prompt,
-            enable_thinking: self.thinks().or(usual.enable_thinking),
-            kwargs,
+            enable_thinking: self.thinks_or(usual),
+            kwargs: self.variables(usual),
             now,
         };
         let prompt = template.render(&input)?;
@@ -164,6 +189,11 @@ impl Chat {
             false => AnswerStart::after(form, prompt),
         }
     }
+}
+
+/// Whether a switch of this value, or a budget of so many tokens, lets the model reason.
+fn is_on(value: &Value) -> bool {
+    !matches!(value, Value::Null | Value::Bool(false)) && *value != 0
 }
 
 #[cfg(test)]
@@ -193,6 +223,44 @@ mod tests {
         check(json!("<think>so</think>Once "));
         let asked = chat(json!({"role": "user", "content": "there"})).continuing();
         assert_eq!(text(&asked), "[user]hi[end][user]there[end][assistant]", "a question is answered");
+    }
+
+    #[test]
+    fn what_a_chat_says_of_reasoning_replaces_the_usual_under_every_name() {
+        let source = "{{ thinking|d('-')|tojson }} {{ thinking_budget|d('-')|tojson }} {{ reasoning_effort|d('-')|tojson }}";
+        let template = ChatTemplate::new(source, "", "").unwrap();
+        let fields = |value: &Value| value.as_object().unwrap().clone();
+        let check = |usual: (Option<bool>, Value), (on, kwargs): (Option<bool>, Value), expect: &str| {
+            let usual = TemplateVariables { enable_thinking: usual.0, kwargs: fields(&usual.1) };
+            let chat = Chat { kwargs: fields(&kwargs), ..Chat::new(json!([]), Tools::none(), on) };
+            let prompt = chat.prompt(&template, &usual, SystemTime::UNIX_EPOCH).unwrap();
+            assert_eq!(prompt.text, expect, "{usual:?} {on:?} {kwargs}");
+        };
+        let nothing = || (None, json!({}));
+        let off = || (Some(false), json!({}));
+        check((None, json!({"thinking": true, "reasoning_effort": "high"})), nothing(), r#"true "-" "high""#);
+        check((None, json!({"thinking": true})), off(), r#"false 0 "-""#);
+        check((None, json!({"thinking_budget": 512})), off(), r#"false 0 "-""#);
+        check((None, json!({"reasoning_effort": "high"})), off(), r#"false 0 "-""#);
+        let on = (Some(true), json!({"reasoning_effort": "low"}));
+        check(
+            (Some(false), json!({"thinking_budget": 0, "reasoning_effort": "high"})),
+            on,
+            r#"true "-" "low""#,
+        );
+        check((Some(false), json!({})), nothing(), r#"false 0 "-""#);
+        check((Some(false), json!({})), (None, json!({"thinking": true})), r#"true "-" "-""#);
+        check((Some(false), json!({})), (None, json!({"thinking_budget": 9})), r#""-" 9 "-""#);
+        let in_place = Chat::new(json!([]), Tools::none(), None).with_messages(&[], Purpose::InPlace);
+        let high = fields(&json!({"reasoning_effort": "high"}));
+        assert_eq!(
+            in_place.variables(&TemplateVariables { enable_thinking: None, kwargs: high.clone() }),
+            high
+        );
+        // What does not say otherwise stays: a limit, and the switch under the name that the template reads.
+        check((None, json!({"thinking_budget": 512})), (Some(true), json!({})), r#"true 512 "-""#);
+        check((Some(false), json!({})), (None, json!({"reasoning": false})), r#"false 0 "-""#);
+        check((None, json!({"thinking": true})), (None, json!({"reasoning": true})), r#"true "-" "-""#);
     }
 
     #[test]

@@ -57,15 +57,16 @@ impl Texts {
     }
 
     /// The request for the answer to a chat that was rendered. Where tools are offered, the answer is held to their form;
-    /// where `constraint` asks for JSON, to calls or that JSON; any other constraint is the form of the whole answer.
+    /// where `constraint` asks for JSON, to calls or that JSON after the reasoning that the prompt begins; any other
+    /// constraint is the form of the whole answer.
     pub fn encode(&self, chat: &Chat, mut prompt: Prompt, constraint: Option<Constraint>) -> EncodedChat {
         let form = self.reasoning_form();
         let both = constraint.as_ref().and_then(|constraint| self.calls_or_json(chat, &prompt, constraint));
         let (reading, constraint) = match (both, constraint) {
             (Some((reading, both)), _) => (reading, Some(both)),
-            // The constraint says all that is written, so that the header of the message is the prompt's.
+            // The constraint says all that is written, so that the prompt ends where the content begins.
             (None, Some(constraint)) => {
-                if form == ReasoningForm::Channels {
+                if chat.add_generation_prompt {
                     form.close_in(&mut prompt.text);
                 }
                 (Reading::Plain, Some(constraint))
@@ -79,26 +80,28 @@ impl Texts {
         EncodedChat { tokens: self.encode_rendered(&prompt), reading, constraint, show }
     }
 
-    /// Calls of the offered tools, or the JSON that a constraint asks for: the form of an answer's text says nothing of its
-    /// calls. `None` if nothing is offered, the constraint is no JSON, or no grammar has both.
+    /// Calls of the offered tools, or the JSON that a constraint asks for, after reasoning that has begun: the form of an
+    /// answer's text says nothing of either. `None` if the constraint is no JSON, there is nothing beside it, or no grammar has
+    /// all of it.
     fn calls_or_json(
         &self,
         chat: &Chat,
         prompt: &Prompt,
         constraint: &Constraint,
     ) -> Option<(Reading, Constraint)> {
-        let form = self.template.as_ref().filter(|_| chat.tools.offered.is_some())?.tool_form();
         let schema = match constraint {
             Constraint::JsonObject => json!({"type": "object"}),
             Constraint::JsonSchema(schema) => schema.clone(),
             Constraint::Regex(_) | Constraint::Lark(_) | Constraint::Calls(_) => return None,
         };
-        chat.tools.reading_or_json(chat.start(self.reasoning_form(), &prompt.text), form, schema)
+        let template = self.template.as_ref().filter(|_| chat.tools.offered.is_some());
+        let start = chat.start(self.reasoning_form(), &prompt.text);
+        chat.tools.reading_or_json(start, template.map(ChatTemplate::tool_form), schema)
     }
 
     /// Whether the answer to a chat begins with reasoning; `None` leaves it to the template.
     pub fn thinks(&self, chat: &Chat) -> Option<bool> {
-        chat.thinks().or(self.variables.enable_thinking)
+        chat.thinks_or(&self.variables)
     }
 
     /// Tokens of a chat.

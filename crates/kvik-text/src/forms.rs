@@ -22,7 +22,7 @@ pub enum Constraint {
 pub struct Calls {
     /// The condition on which calls begin.
     pub start: CallStart,
-    /// A form for each tool; every call has one of these forms.
+    /// A form for each tool; every call has one of these forms. None if the answer is `instead` and no call.
     pub tools: Vec<CallForm>,
     /// Text before the first call; this and the next two may be empty.
     pub opening: String,

@@ -142,15 +142,17 @@ impl Tools {
         (Reading::Tagged { start, offer: Some(self.offer(form, constraint.is_some())) }, constraint)
     }
 
-    /// As [`Tools::reading`], for an answer that is calls or a JSON text of this schema; `None` if nothing is offered, or no
-    /// constraint holds an answer to both.
+    /// As [`Tools::reading`], for an answer that is calls or a JSON text of this schema, after the reasoning in which it
+    /// begins. `None` if nothing is offered and it begins in none, or no constraint holds an answer to all of this.
     pub fn reading_or_json(
         &self,
         start: AnswerStart,
-        form: ToolForm,
+        form: Option<ToolForm>,
         schema: Value,
     ) -> Option<(Reading, Constraint)> {
-        self.offered.as_ref()?;
+        let Some(form) = form.filter(|_| self.offered.is_some()) else {
+            return reasoning_and_json(start, schema);
+        };
         let forced = ForcedCall { after: unclosed(&start), instead: Some(schema) };
         let constraint = self.constraint(&form, &start, Some(forced))?;
         Some((Reading::Tagged { start, offer: Some(self.offer(form, true)) }, constraint))
@@ -183,6 +185,14 @@ impl Tools {
         let calls: Vec<Value> = self.functions.iter().enumerate().map(call).collect();
         json!({"anyOf": calls})
     }
+}
+
+/// For an answer that is a JSON text of this schema after the reasoning in which it begins, if that ends with a tag.
+fn reasoning_and_json(start: AnswerStart, schema: Value) -> Option<(Reading, Constraint)> {
+    let reasoning = start.reasoning_texts().filter(|reasoning| reasoning.begun)?;
+    let forced = ForcedCall { after: Some(reasoning.close), instead: Some(schema) };
+    let calls = ToolForm::empty().constraint(&[], Some(forced), 1)?;
+    Some((Reading::Tagged { start, offer: None }, Constraint::Calls(calls)))
 }
 
 /// The end of the reasoning in which an answer begins.

@@ -16,7 +16,7 @@ const CALLS_MAX: usize = 128;
 
 /// The Lark grammar of an answer with these calls.
 pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, String> {
-    if calls.tools.is_empty() {
+    if calls.tools.is_empty() && !matches!(calls.start, CallStart::Forced { instead: Some(_), .. }) {
         return Err("there is no tool to call".to_owned());
     }
     let controls = ControlTokens::of(vocabulary);
@@ -26,14 +26,8 @@ pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, Str
                 after.as_ref().map(|after| lead("lead", &Text::free(), after, &controls)).transpose()?;
             let lead =
                 lead.unwrap_or_else(|| Lead { rules: String::new(), reference: String::new(), skipped: 0 });
-            let body = section(calls, 0, &controls)?;
-            let (said, rule) = match instead {
-                Some(schema) => {
-                    ("(section | said)", format!("said: {}\n", json_rule(&checked_schema(schema)?)?))
-                }
-                None => ("section", String::new()),
-            };
-            Ok(format!("start: {} {said}\n{}{rule}{body}", lead.reference, lead.rules))
+            let (said, rules) = required(calls, instead.as_ref(), &controls)?;
+            Ok(format!("start: {} {said}\n{}{rules}", lead.reference, lead.rules))
         }
         CallStart::Lazy { trigger } => {
             check_trigger(calls, trigger)?;
@@ -47,6 +41,20 @@ pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, Str
             let around = Around::start(&other, calls.reasoning.as_ref(), &controls)?;
             Ok([around.rules(), section(calls, 0, &controls)?].concat())
         }
+    }
+}
+
+/// What an answer has to be, and its rules: calls, or a JSON text of the schema `instead`.
+fn required(
+    calls: &Calls,
+    instead: Option<&Value>,
+    controls: &ControlTokens,
+) -> Result<(&'static str, String), String> {
+    let Some(schema) = instead else { return Ok(("section", section(calls, 0, controls)?)) };
+    let json = format!("said: {}\n", json_rule(&checked_schema(schema)?)?);
+    match calls.tools.is_empty() {
+        true => Ok(("said", json)),
+        false => Ok(("(section | said)", json + &section(calls, 0, controls)?)),
     }
 }
 
@@ -253,6 +261,12 @@ mod tests {
         }
         for (text, expect) in [(city, true), ("CALLS[f({\"x\":1})]", true), ("CALLS[]", false)] {
             assert_eq!(accepts(&listed(start(None)), text), expect, "{text:?}");
+        }
+        let Constraint::Calls(calls) = tagged(start(Some("</think>")), 1) else { panic!("they are calls") };
+        let without_tools = Constraint::Calls(Calls { tools: Vec::new(), ..calls });
+        for (text, expect) in [(city, true), (F, false), ("", false)] {
+            let thought = format!("F or Oslo?</think>{text}");
+            assert_eq!(accepts(&without_tools, &thought), expect, "{thought:?}");
         }
     }
 

@@ -115,14 +115,30 @@ impl MessageFormat {
 
 pub(super) fn normalise(messages: &Value, expected: MessageFormat) -> Result<Vec<Value>, TemplateError> {
     let list = messages.as_array().ok_or_else(|| bad("messages".into(), "an array is needed"))?;
-    let roles = list.iter().map(|entry| entry.get("role").and_then(Value::as_str).unwrap_or_default());
-    let question = question_start(roles);
+    let question = question_start(list.iter().map(said_by));
     let messages = list.iter().enumerate();
     let messages =
         messages.map(|(i, entry)| message(&format!("messages[{i}]"), entry, expected, i >= question));
     let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
     ids::tell(&mut messages, expected.ids);
     Ok(messages)
+}
+
+/// Checks that the question is text, where the answer goes on from the last of these messages: what has begun is no answer
+/// to it yet.
+///
+/// # Errors
+/// At a part of the question that is not text.
+pub fn check_question(messages: &[Value]) -> Result<(), TemplateError> {
+    let before = messages.split_last().map_or(&[][..], |(_, before)| before);
+    let question = question_start(before.iter().map(said_by));
+    before.iter().enumerate().skip(question).try_for_each(|(i, message)| {
+        content(&format!("messages[{i}].content"), message.get("content"), true).map(drop)
+    })
+}
+
+fn said_by(message: &Value) -> &str {
+    message.get("role").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The messages with additions that some templates require: results have the name of their tool, and an empty

@@ -20,6 +20,8 @@ use serde_json::Map;
 use super::answer::{ReasoningForm, ToolForm};
 use super::jinja::{Fault, Program, RenderLimits, Rendered, Variable};
 use super::tokenizer::Tokenizer;
+pub use messages::check_question;
+pub use switches::{is_switch, may_reason};
 pub use unseen::{question_start, unseen};
 
 use learn::Learned;

@@ -12,6 +12,23 @@ const SWITCHES: [&str; 2] = ["thinking", "reasoning"];
 const BUDGET: &str = "thinking_budget";
 const EFFORT: &str = "reasoning_effort";
 
+/// Whether a variable of this name switches reasoning, as `enable_thinking` does.
+pub fn is_switch(name: &str) -> bool {
+    name == BUDGET || SWITCHES.contains(&name)
+}
+
+/// Whether the model of a template may reason before it answers: the template has a form of reasoning of its own, begins
+/// reasoning, or reads a variable that controls it.
+pub fn may_reason(source: &str) -> bool {
+    let names = ["enable_thinking", EFFORT, BUDGET, "<think>"];
+    // Only Granite's and DeepSeek's switch is a word that texts and fields have too.
+    let mut tags = source.split('{').skip(1).filter_map(|rest| rest.split('}').next());
+    let is_apart = |c: char| !c.is_alphanumeric() && !"_.'\"".contains(c);
+    ReasoningForm::of_template(source) != ReasoningForm::default()
+        || names.iter().any(|name| source.contains(name))
+        || tags.any(|tag| tag.split(is_apart).any(|word| word == "thinking"))
+}
+
 /// Adds a request's settings of reasoning to its variables, under the names that this template reads.
 pub(super) fn add(
     variables: &mut Map<String, Value>,
@@ -72,5 +89,24 @@ mod tests {
             assert_eq!(told["reasoning_effort"], expect);
         }
         assert_eq!(told(json!({}), Some(false), "", channels)["reasoning_effort"], "low");
+    }
+
+    #[test]
+    fn a_template_tells_whether_its_model_may_reason() {
+        for (source, expect) in [
+            ("{{ messages }}", false),
+            ("{{ message.thinking }}{{ m['thinking'] }} is thinking hard {% set no_thinking = 1 %}", false),
+            ("{% if enable_thinking is false %}x{% endif %}", true),
+            ("Reasoning: {{ reasoning_effort }}", true),
+            ("{%- if thinking %}x{%- endif %}", true),
+            ("{% if not thinking is defined %}x{% endif %}", true),
+            ("{{ thinking_budget }}", true),
+            ("{{ 'assistant<think>' }}", true),
+            ("[THINK]{{ text }}[/THINK]", true),
+            ("<|START_THINKING|>", true),
+            (include_str!("golden/tools/channels.jinja"), true),
+        ] {
+            assert_eq!(may_reason(source), expect, "{source}");
+        }
     }
 }

@@ -9,7 +9,9 @@ pub fn unseen(kind: &str) -> Option<&'static str> {
         "image" | "image_url" | "input_image" => Some("[an image, which this model cannot see]"),
         "audio" | "audio_url" | "input_audio" => Some("[a sound, which this model cannot hear]"),
         "video" | "video_url" | "input_video" => Some("[a video, which this model cannot see]"),
-        "document" | "file" | "input_file" => Some("[a file, which this model cannot read]"),
+        "document" | "file" | "input_file" | "container_upload" => {
+            Some("[a file, which this model cannot read]")
+        }
         _ => None,
     }
 }

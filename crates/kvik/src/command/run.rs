@@ -114,6 +114,9 @@ impl RunArgs {
         backend.close();
         let Some(answer) = answer? else { return Ok(()) };
         output::print("")?;
+        if answer.ends_in_reasoning {
+            say_dimmed(report::WITHIN_REASONING);
+        }
         if report::was_loop(&answer) {
             say_dimmed("the answer repeated itself, and was ended; --allow-loops lets it go on");
         }

@@ -8,7 +8,10 @@ use kvik_text::template::{question_start, unseen};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    api::{chat::arguments_text, request::place::Place},
+    api::{
+        chat::arguments_text,
+        request::{continues::before_answer, place::Place},
+    },
     http::error::ApiError,
 };
 
@@ -39,7 +42,7 @@ pub(super) fn told(
     if items.len() > MESSAGES_MAX {
         return Err(place.error(&format!("holds more than {MESSAGES_MAX} messages")));
     }
-    let question = question_start(messages.as_array().into_iter().flatten().map(role));
+    let question = question_start(before_answer(messages).iter().map(role));
     for (index, item) in items.enumerate() {
         told.extend(message(&item, index >= question, times, notes)?);
     }
@@ -68,14 +71,6 @@ fn system_text(system: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -
         }
     }
     Ok(texts.join("\n\n"))
-}
-
-/// Returns the text of a block that must be text.
-fn text_block<'a>(block: &Place<'a>) -> Result<&'a str> {
-    match block.need_text("type")? {
-        "text" => block.need_text("text"),
-        kind => Err(refused(block, kind)),
-    }
 }
 
 /// Returns the error for a block that kvik cannot read.
@@ -152,7 +147,7 @@ fn user(
         match block.need_text("type")? {
             "text" => texts.push(block.need_text("text")?.to_owned()),
             "document" => texts.push(document(&block, is_asked, notes)?),
-            "search_result" => texts.push(search_result(&block)?),
+            "search_result" => texts.push(search_result(&block, is_asked, notes)?),
             "tool_result" => {
                 say(&mut texts, &mut told);
                 told.push(tool_result(&block, notes)?);
@@ -167,29 +162,49 @@ fn user(
     Ok(told)
 }
 
-/// Returns the text of a plain-text document.
+/// Returns the text of a document: title, context and its own text.
 fn document(block: &Place<'_>, is_asked: bool, notes: &mut Vec<String>) -> Result<String> {
+    leave_out_citations(block, is_asked, notes)?;
     let source = block.need("source")?;
     let text = match source.need_text("type")? {
         "text" => source.need_text("data")?.to_owned(),
-        "content" => texts_of(&source.need("content")?)?,
+        "content" => texts_of(&source.need("content")?, is_asked, notes)?,
         _ => instead(block, "document", is_asked, notes)?.unwrap_or_default().to_owned(),
     };
-    match block.get("title").map(|title| title.text()).transpose()? {
-        Some(title) => Ok(format!("{title}\n\n{text}")),
-        None => Ok(text),
-    }
+    below(block, ["title", "context"], text)
 }
 
 /// Returns the text of a client's search result: title, source and texts.
-fn search_result(block: &Place<'_>) -> Result<String> {
-    let head = ["title", "source"].map(|name| block.get(name).map(|text| text.text()).transpose());
-    let mut texts: Vec<String> = Vec::new();
-    for text in head {
-        texts.extend(text?.map(str::to_owned));
+fn search_result(block: &Place<'_>, is_asked: bool, notes: &mut Vec<String>) -> Result<String> {
+    leave_out_citations(block, is_asked, notes)?;
+    let text = texts_of(&block.need("content")?, is_asked, notes)?;
+    below(block, ["title", "source"], text)
+}
+
+/// Returns a text behind those that the block has in the fields `head`.
+fn below(block: &Place<'_>, head: [&str; 2], text: String) -> Result<String> {
+    let mut texts = Vec::new();
+    for field in head.iter().filter_map(|name| block.get(name)) {
+        texts.push(field.text()?);
     }
-    texts.push(texts_of(&block.need("content")?)?);
+    texts.push(&text);
     Ok(texts.join("\n\n"))
+}
+
+/// Refuses a block of the question that is to be cited; in an earlier one, adds a note that it is not.
+fn leave_out_citations(block: &Place<'_>, is_asked: bool, notes: &mut Vec<String>) -> Result<()> {
+    let wanted = block.get("citations").filter(|citations| citations.value["enabled"] == true);
+    match wanted {
+        Some(citations) if is_asked => {
+            Err(citations.error("asks for citations, which an answer does not have here; leave it out"))
+        }
+        Some(citations) => {
+            let path = citations.path;
+            notes.push(format!("`{path}` asks for citations, which an answer does not have here"));
+            Ok(())
+        }
+        None => Ok(()),
+    }
 }
 
 fn tool_result(block: &Place<'_>, notes: &mut Vec<String>) -> Result<Value> {
@@ -200,13 +215,19 @@ fn tool_result(block: &Place<'_>, notes: &mut Vec<String>) -> Result<Value> {
     Ok(json!({"role": "tool", "tool_call_id": id, "content": content}))
 }
 
-/// Returns a text, or the joined texts of text blocks.
-fn texts_of(content: &Place<'_>) -> Result<String> {
+/// Returns a text, or the joined texts of blocks.
+fn texts_of(content: &Place<'_>, is_asked: bool, notes: &mut Vec<String>) -> Result<String> {
     if let Some(text) = content.value.as_str() {
         return Ok(text.to_owned());
     }
-    let texts: Result<Vec<&str>> = content.items()?.map(|block| text_block(&block)).collect();
-    Ok(texts?.join("\n\n"))
+    let mut texts = Vec::new();
+    for block in content.items()? {
+        match block.need_text("type")? {
+            "text" => texts.push(block.need_text("text")?),
+            kind => texts.extend(instead(&block, kind, is_asked, notes)?),
+        }
+    }
+    Ok(texts.join("\n\n"))
 }
 
 /// Returns the text of a tool result: a text, or blocks that can be read as text.
@@ -219,7 +240,7 @@ fn result_text(content: &Place<'_>, notes: &mut Vec<String>) -> Result<String> {
         match block.need_text("type")? {
             "text" => texts.push(block.need_text("text")?.to_owned()),
             "document" => texts.push(document(&block, false, notes)?),
-            "search_result" => texts.push(search_result(&block)?),
+            "search_result" => texts.push(search_result(&block, false, notes)?),
             // A tool that was found by a search: it is already among the tools.
             "tool_reference" => texts.push(format!("The tool {} is there.", block.need_text("tool_name")?)),
             kind => texts.extend(instead(&block, kind, false, notes)?.map(str::to_owned)),
@@ -357,11 +378,14 @@ mod tests {
         assert!(notes[0].contains("messages[0].name") && notes[1].contains("server_tool_use"), "{notes:?}");
     }
 
+    fn image_block() -> Value {
+        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}})
+    }
+
     /// Agents read files on their own, and resend everything with each turn.
     #[test]
     fn a_picture_that_a_tool_returned_or_was_asked_about_before_ends_no_conversation() {
-        let image =
-            json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}});
+        let image = image_block();
         let file =
             json!({"type": "document", "source": {"type": "base64", "data": "eA=="}, "title": "a.pdf"});
         let asked = json!([{"role": "user", "content": [image]}]);
@@ -380,6 +404,47 @@ mod tests {
         assert_eq!(told[2]["content"], format!("{image}\n\nx"));
         assert_eq!(told[3]["content"], "a.pdf\n\n[a file, which this model cannot read]");
         assert_eq!(notes.len(), 3, "{notes:?}");
+        let begun = json!([{"role": "user", "content": [image_block(), {"type": "text", "text": "What is it?"}]},
+            {"role": "assistant", "content": "The picture shows"}]);
+        let refused = read(Value::Null, begun).unwrap_err();
+        assert_eq!(refused.param(), Some("messages[0].content[0].type"), "what has begun is no answer yet");
+    }
+
+    #[test]
+    fn a_document_is_read_whole_or_refused_where_it_is_asked_about() {
+        let plain = json!({"type": "text", "media_type": "text/plain", "data": "12"});
+        let document = |more: Value| {
+            let mut document = json!({"type": "document", "title": "t", "source": plain});
+            document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            document
+        };
+        let pictures = json!({"type": "content", "content": [{"type": "text", "text": "x"}, image_block()]});
+        let (pictures, cited) =
+            (document(json!({"source": pictures})), document(json!({"citations": {"enabled": true}})));
+        let image = "t\n\nx\n\n[an image, which this model cannot see]";
+        let upload = json!({"type": "container_upload", "file_id": "f"});
+        let file = "[a file, which this model cannot read]";
+        // What it is before an answer, and the place at which it is refused in a question.
+        for (block, expect, refused) in [
+            (document(json!({"context": "In thousands."})), "t\n\nIn thousands.\n\n12", None),
+            (document(json!({"citations": {"enabled": false}})), "t\n\n12", None),
+            (cited, "t\n\n12", Some("messages[0].content[0].citations")),
+            (pictures.clone(), image, Some("messages[0].content[0].source.content[1].type")),
+            (upload, file, Some("messages[0].content[0].type")),
+        ] {
+            let (asked, answer) = (
+                json!({"role": "user", "content": [block]}),
+                json!({"role": "assistant", "content": "Yes."}),
+            );
+            let told =
+                read(Value::Null, json!([asked, answer, {"role": "user", "content": "And?"}])).unwrap();
+            assert_eq!(told[0]["content"], expect, "{block}");
+            let told = read(Value::Null, json!([asked]));
+            assert_eq!(told.as_ref().err().and_then(ApiError::param), refused, "{block}");
+        }
+        let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [pictures]});
+        let told = read(Value::Null, json!([{"role": "user", "content": [result]}])).unwrap();
+        assert_eq!(told[0]["content"], image);
     }
 
     #[test]

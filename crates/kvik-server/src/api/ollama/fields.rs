@@ -155,9 +155,13 @@ impl HeadFields {
         let Some(Json(think)) = &self.think else { return Ok(Thinking::default()) };
         let effort = match think {
             Value::Bool(on) => return Ok(Thinking { enabled: Some(*on), effort: None }),
-            Value::String(word) => serde_json::from_value::<Effort>(Value::from(word.as_str())).ok(),
+            Value::String(_) => serde_json::from_value::<Effort>(think.clone()).ok(),
             _ => None,
         };
+        // Other efforts are OpenAI's words: `none` there switches thinking off.
+        let is_known =
+            |effort: &Effort| matches!(effort, Effort::Low | Effort::Medium | Effort::High | Effort::Max);
+        let effort = effort.filter(is_known);
         let wrong = || Place::new("think", think).wrong("a boolean, \"low\", \"medium\" or \"high\"");
         Ok(Thinking { enabled: Some(true), effort: Some(effort.ok_or_else(wrong)?) })
     }

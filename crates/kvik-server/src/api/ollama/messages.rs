@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use crate::{
     api::{
         chat::arguments_text,
-        request::{messages::checked, place::Place, tools::offered as offered_tools},
+        request::{
+            continues::before_answer, messages::checked, place::Place, tools::offered as offered_tools,
+        },
     },
     http::error::ApiError,
 };
@@ -19,8 +21,7 @@ type Result<T> = std::result::Result<T, ApiError>;
 /// Returns the messages for the template.
 pub(super) fn told(messages: &Value) -> Result<Value> {
     let place = Place::new("messages", messages);
-    let roles = messages.as_array().into_iter().flatten();
-    let roles = roles.map(|message| message["role"].as_str().unwrap_or_default());
+    let roles = before_answer(messages).iter().map(|message| message["role"].as_str().unwrap_or_default());
     let question = question_start(roles);
     let items = place.items()?.enumerate();
     let told: Result<Vec<Value>> = items.map(|(index, item)| message(&item, index >= question)).collect();
@@ -144,7 +145,9 @@ mod tests {
         check(json!([{"content": "hi"}]), "messages[0].role");
         check(json!([{"role": "robot", "content": "hi"}]), "messages[0].role");
         check(json!([{"role": "user", "content": 7}]), "messages[0].content");
-        check(json!([{"role": "user", "content": "x", "images": ["aGk="]}]), "messages[0].images");
+        let look = json!({"role": "user", "content": "x", "images": ["aGk="]});
+        check(json!([look]), "messages[0].images");
+        check(json!([look, {"role": "assistant", "content": "The picture shows"}]), "messages[0].images");
         let call = json!({"function": {"name": "f", "arguments": "{}"}});
         let at = "messages[0].tool_calls[0].function.arguments";
         check(json!([{"role": "assistant", "tool_calls": [call]}]), at);

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{Extension, Json, extract::State};
 use kvik_model::load::SamplingDefaults;
+use kvik_text::template::may_reason;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -168,9 +169,9 @@ pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Res
     let modified_s = if shelf.has_one() { loaded_s } else { listed.file.modified_s };
     let template = described.template.clone().unwrap_or_default();
     let mut capabilities = vec!["completion"];
-    // Templates that support tools and thoughts mention them.
+    // Templates that support tools mention them.
     capabilities.extend(template.contains("tools").then_some("tools"));
-    capabilities.extend(template.contains("enable_thinking").then_some("thinking"));
+    capabilities.extend(may_reason(&template).then_some("thinking"));
     let source = listed.card.as_ref().map_or(&listed.source, |card| &card.source);
     Ok(Json(Shown {
         modelfile: format!("FROM {}\n", source.for_caller(caller.admin, &listed.name)),

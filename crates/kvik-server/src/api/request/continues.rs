@@ -5,6 +5,13 @@ use serde_json::Value;
 
 use crate::http::error::ApiError;
 
+/// The messages before the one that the answer goes on from, where a dialect goes on from each that can be continued: the
+/// last one is no answer to the question before it yet.
+pub(crate) fn before_answer(messages: &Value) -> &[Value] {
+    let all = messages.as_array().map_or(&[][..], Vec::as_slice);
+    &all[..all.len() - usize::from(continuable_text(messages).is_some())]
+}
+
 /// Whether the answer goes on from the last message: as vLLM's `continue_final_message` says, else, as
 /// llama-server does, where the last message is the assistant's.
 pub(crate) fn is_wanted(
@@ -62,6 +69,28 @@ mod tests {
         check(json!("Once "), json!({"add_generation_prompt": false}), closed);
         check(json!("Once "), json!({"add_generation_prompt": true}), &format!("{closed}[assistant]"));
         check(json!("Once "), json!({"continue_final_message": false}), &format!("{closed}[assistant]"));
+    }
+
+    #[test]
+    fn a_picture_in_the_question_is_refused_behind_a_beginning_of_the_answer() {
+        let template = ChatTemplate::new(TEMPLATE, "", "").unwrap();
+        let check = |more: &[Value], begins_anew: bool, expect: Option<&str>| {
+            let image = json!({"type": "image_url", "image_url": {"url": "x"}});
+            let question = json!([{"type": "text", "text": "What is on it?"}, image]);
+            let begun = json!({"role": "assistant", "content": "The picture shows"});
+            let messages = [&[json!({"role": "user", "content": question})], more, &[begun]].concat();
+            let mut body = json!({"messages": messages});
+            if begins_anew {
+                body["continue_final_message"] = json!(false);
+            }
+            let prompt = conversation_prompt(body, &template, SystemTime::UNIX_EPOCH);
+            assert_eq!(prompt.as_ref().err().and_then(ApiError::param), expect, "{prompt:?}");
+        };
+        check(&[], false, Some("messages[0].content[1].type"));
+        check(&[], true, None);
+        let answered =
+            [json!({"role": "assistant", "content": "A dog."}), json!({"role": "user", "content": "And?"})];
+        check(&answered, false, None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use kvik_engine::api::{Constraint, Request};
 use kvik_memory::context::leading_systems;
 use kvik_memory::memory::Compaction;
 use kvik_session::{Chat, EncodedChat, TemplateVariables};
-use kvik_text::template::{ChatTemplate, Prompt, RESERVED, TemplateError};
+use kvik_text::template::{ChatTemplate, Prompt, RESERVED, TemplateError, may_reason};
 use kvik_text::tools::Tools;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -166,7 +166,7 @@ impl ChatRequest {
         let parts = parts(&chat, &app.answered, &app.serving.model.name);
         let encoded = app.serving.texts.encode(&chat, prompt, options.constraint.take());
         let EncodedChat { tokens, reading, constraint, show } = encoded;
-        note_calls_left_out(&chat, &reading, body);
+        note_left_out(app, &chat, &reading, body);
         options.constraint = constraint;
         let context = app.serving.model.context;
         let request = options.request(tokens, options.max_tokens(context, context), logprobs);
@@ -201,10 +201,17 @@ fn make_room_for_a_call(chat: &Chat, options: &mut Options, body: &Body) -> Resu
     Ok(())
 }
 
-/// Notes that no tool is called where a constraint is the form of the whole answer.
-fn note_calls_left_out(chat: &Chat, reading: &Reading, body: &Body) {
-    if matches!(reading, Reading::Plain) && chat.tools.offered.is_some() {
+/// Notes that no tool is called, and that there is no reasoning, where a constraint is the form of the whole answer.
+fn note_left_out(app: &App, chat: &Chat, reading: &Reading, body: &Body) {
+    if !matches!(reading, Reading::Plain) {
+        return;
+    }
+    if chat.tools.offered.is_some() {
         body.note("`tools` are not called: another field says the form of the whole answer".to_owned());
+    }
+    let template = app.serving.texts.template.as_ref();
+    if chat.thinks() == Some(true) && template.is_some_and(|template| may_reason(template.source())) {
+        body.note("there is no reasoning: another field says the form of the whole answer".to_owned());
     }
 }
 

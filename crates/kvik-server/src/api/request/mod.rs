@@ -5,7 +5,7 @@ pub(crate) mod bounds;
 pub(crate) mod cache;
 pub(crate) mod compaction;
 pub(crate) mod constraint;
-mod continues;
+pub(crate) mod continues;
 pub(crate) mod conversation;
 pub(crate) mod defaults;
 pub(crate) mod fill;

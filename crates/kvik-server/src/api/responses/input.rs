@@ -186,9 +186,10 @@ impl Told {
         Ok(())
     }
 
-    /// Reads thoughts: their text, or its sealed form from clients that store nothing else.
+    /// Reads thoughts: their text, or its sealed form from clients that store nothing else, or what another server told of
+    /// them.
     fn reasoning(&mut self, item: &Place<'_>) -> Result<()> {
-        let text = match (item.get("content"), item.get("encrypted_content")) {
+        let mut text = match (item.get("content"), item.get("encrypted_content")) {
             (Some(content), _) if content.value.as_array().is_some_and(|parts| !parts.is_empty()) => {
                 self.texts(&content, false)?
             }
@@ -199,10 +200,25 @@ impl Told {
             }),
             _ => String::new(),
         };
+        if text.is_empty() {
+            // Nobody refuses a history for what another server wrote here.
+            let parts = item.value["summary"].as_array().into_iter().flatten();
+            text = parts.filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n");
+        }
         if !text.is_empty() {
-            self.assistant(true).insert("reasoning_content".to_owned(), json!(text));
+            self.think(text);
         }
         Ok(())
+    }
+
+    /// Adds a thought; one that follows another is a line of the same message.
+    fn think(&mut self, text: String) {
+        let message = self.assistant(true);
+        let thoughts = match message.get("reasoning_content").and_then(Value::as_str) {
+            Some(earlier) => format!("{earlier}\n{text}"),
+            None => text,
+        };
+        message.insert("reasoning_content".to_owned(), json!(thoughts));
     }
 
     /// Returns a text, or joined parts of text, one per line. Other parts get a placeholder unless the
@@ -289,6 +305,10 @@ mod tests {
             {"type": "reasoning", "summary": [], "encrypted_content": sealed("hm")},
             {"type": "function_call", "call_id": "c3", "name": "look", "arguments": "{}"},
             {"role": "assistant", "content": "Done."},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "A"}], "content": null},
+            {"type": "web_search_call", "id": "ws", "status": "completed"},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "B"}]},
+            {"role": "assistant", "content": "Found."},
         ]);
         let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}});
         let expect = json!([
@@ -299,6 +319,7 @@ mod tests {
             {"role": "tool", "tool_call_id": "c2", "content": "not"},
             {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [call("c3", "{}")]},
             {"role": "assistant", "content": "Done."},
+            {"role": "assistant", "content": "Found.", "reasoning_content": "A\nB"},
         ]);
         assert_eq!(told("input", &items, &mut Vec::new()).map(Value::Array), Ok(expect));
         assert_eq!(

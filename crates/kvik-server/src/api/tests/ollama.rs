@@ -159,6 +159,14 @@ async fn the_one_model_is_listed_shown_and_running() {
     assert_eq!(shown["capabilities"][0], "completion");
     assert_eq!(shown["model_info"]["general.architecture"], "llama");
     assert!(server.get("/api/version").await.1["version"].is_string());
+    for (template, thinks) in
+        [("{% if thinking %}x{% endif %}{{ messages }}", true), ("{{ messages }}{{ tools }}", false)]
+    {
+        let server = Server::with_template(template, "Hi.");
+        let (_, shown) = server.post("/api/show", json!({"model": "anything"})).await;
+        let capabilities = shown["capabilities"].as_array().unwrap();
+        assert_eq!(capabilities.contains(&json!("thinking")), thinks, "{template}: {shown}");
+    }
 }
 
 #[tokio::test]
@@ -196,7 +204,9 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
     check("/api/chat", chat(json!({"options": {"mirostat": 2}})), "options.mirostat").await;
     check("/api/chat", chat(json!({"format": 7})), "format").await;
     check("/api/chat", chat(json!({"format": {"type": "nonsense"}})), "format.type").await;
-    check("/api/chat", chat(json!({"think": "much"})), "think").await;
+    for think in ["much", "none", "minimal", "xhigh"] {
+        check("/api/chat", chat(json!({"think": think})), "think").await;
+    }
     check("/api/chat", chat(json!({"tools": [{"function": {}}]})), "tools[0].function.name").await;
     let image = json!([{"role": "user", "content": "x", "images": ["aGk="]}]);
     check("/api/chat", json!({"messages": image}), "messages[0].images").await;

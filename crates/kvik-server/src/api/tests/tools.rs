@@ -198,3 +198,39 @@ async fn messages_in_channels_are_reasoning_content_and_calls() {
     let prompt = server.app.serving.texts.tokenizer.decode(&server.asked().prompt);
     assert!(prompt.ends_with("<|start|>assistant<|channel|>final<|message|>"), "{prompt}");
 }
+
+/// A template that begins the reasoning of an answer.
+const THINKING: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+
+#[tokio::test]
+async fn a_form_of_the_text_is_none_of_the_thoughts_before_it() {
+    let server = Server::with_template(THINKING, "Hm.</think>{\"a\": 1}");
+    let prompt = || server.app.serving.texts.tokenizer.decode(&server.asked().prompt);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let ask = |more: Value| {
+        let mut body = user("Hi");
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/chat/completions", body)
+    };
+    let (_, answer) = ask(json!({"response_format": format, "enable_thinking": true})).await;
+    let message = &answer["choices"][0]["message"];
+    let said = (&message["reasoning_content"], &message["content"]);
+    assert_eq!(said, (&json!("Hm."), &json!("{\"a\": 1}")), "{answer}");
+    assert_eq!(answer["kvik"]["notes"], Value::Null, "{answer}");
+    let held = calls(server.asked().constraint);
+    assert!(held.tools.is_empty(), "{held:?}");
+    let CallStart::Forced { after, instead: Some(_) } = held.start else { panic!("JSON is required") };
+    assert_eq!(after.as_deref(), Some("</think>"));
+    assert!(prompt().ends_with("assistant\n<think>\n"), "{}", prompt());
+
+    // Without thoughts it is all that is said.
+    ask(json!({"response_format": format, "enable_thinking": false})).await;
+    assert!(matches!(server.asked().constraint, Some(Constraint::JsonSchema(_))));
+    assert!(prompt().ends_with("<think>\n\n</think>\n\n"), "{}", prompt());
+
+    let (_, answer) = ask(json!({"regex": "a+", "enable_thinking": true})).await;
+    assert!(matches!(server.asked().constraint, Some(Constraint::Regex(_))));
+    assert!(prompt().ends_with("<think>\n\n</think>\n\n"), "{}", prompt());
+    assert!(answer["kvik"]["notes"].to_string().contains("there is no reasoning"), "{answer}");
+}

@@ -5,6 +5,8 @@ use serde_json::Value;
 
 use crate::command::client::Answer;
 
+/// The note below an answer that ends in reasoning.
+pub(in crate::command) const WITHIN_REASONING: &str = "the answer ended within its thoughts";
 /// Maximum characters of a message quoted on one line.
 const QUOTED_CHARS: usize = 100;
 
@@ -170,7 +172,7 @@ mod tests {
             "timings": {"cache_n": 1180, "prompt_n": 24, "predicted_n": 12, "predicted_per_second": 88.04},
             "kvik": {"memory": memory},
         });
-        Answer { first_token: Duration::from_millis(31), report }
+        Answer { first_token: Duration::from_millis(31), report, ends_in_reasoning: false }
     }
 
     fn memory(summarised: u64, quotes: Value) -> Value {

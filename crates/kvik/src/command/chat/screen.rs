@@ -12,6 +12,8 @@ use kvik_serving::settings::logging::{may_colour, say};
 /// Standard output, or a writer of a test in its place.
 pub(super) struct Screen {
     out: Box<dyn Write>,
+    /// Whether a person reads.
+    is_terminal: bool,
     /// Whether the output interprets escape sequences.
     styled: bool,
     /// Whether the reader has closed the output, as `head` does early.
@@ -20,18 +22,28 @@ pub(super) struct Screen {
     is_piped: bool,
     /// Whether a line failed.
     has_failed: bool,
+    /// Whether the last piece of the answer was reasoning, once there is one.
+    in_reasoning: Option<bool>,
 }
 
 impl Screen {
     pub(super) fn new() -> Screen {
         let (out, is_piped) = (std::io::stdout(), !std::io::stdin().is_terminal());
-        Screen { styled: may_colour(&out), out: Box::new(out), closed: false, is_piped, has_failed: false }
+        let (is_terminal, styled) = (out.is_terminal(), may_colour(&out));
+        Screen { is_terminal, styled, is_piped, ..Screen::plain(out) }
     }
 
-    /// Writes to `out`, without styles.
-    #[cfg(test)]
+    /// Writes to `out`, which is no terminal.
     pub(super) fn plain(out: impl Write + 'static) -> Screen {
-        Screen { out: Box::new(out), styled: false, closed: false, is_piped: false, has_failed: false }
+        Screen {
+            out: Box::new(out),
+            is_terminal: false,
+            styled: false,
+            closed: false,
+            is_piped: false,
+            has_failed: false,
+            in_reasoning: None,
+        }
     }
 
     /// The same for what a program types.
@@ -50,17 +62,31 @@ impl Screen {
         self.closed
     }
 
-    /// Writes content unchanged, and reasoning dimmed.
+    /// Begins an answer.
+    pub(super) fn begin(&mut self) {
+        self.in_reasoning = None;
+    }
+
+    /// Writes content unchanged, and for a person reasoning too, dimmed and apart from it.
     pub(super) fn piece(&mut self, piece: AnswerPiece<'_>) {
+        let is_reasoning = matches!(piece, AnswerPiece::Reasoning(_));
+        let before = self.in_reasoning.replace(is_reasoning);
+        if self.is_terminal && before.is_some_and(|before| before != is_reasoning) {
+            self.write("\n\n");
+        }
         match piece {
             AnswerPiece::Content(text) => self.write(&printable(text)),
-            AnswerPiece::Reasoning(text) => self.dim(&printable(text)),
+            AnswerPiece::Reasoning(text) if self.is_terminal => self.dim(&printable(text)),
+            AnswerPiece::Reasoning(_) => {}
         }
     }
 
     /// Writes the report at the end of an answer.
     pub(super) fn answered(&mut self, answer: &Answer) {
         self.write("\n");
+        if answer.ends_in_reasoning {
+            self.note(report::WITHIN_REASONING);
+        }
         if report::was_loop(answer) {
             self.note("the answer repeated itself, and was ended; /set loops on lets it go on");
         }
@@ -96,5 +122,50 @@ impl Screen {
     fn write(&mut self, text: &str) {
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
         self.closed |= written.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, io, rc::Rc, time::Duration};
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Rc<RefCell<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.borrow_mut().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn thoughts_stand_apart_from_the_answer_and_a_program_reads_none() {
+        use AnswerPiece::{Content, Reasoning};
+        let check = |is_terminal: bool, styled: bool, pieces: &[AnswerPiece<'_>], expect: &str| {
+            let written = Written::default();
+            let mut screen = Screen { is_terminal, styled, ..Screen::plain(written.clone()) };
+            screen.begin();
+            pieces.iter().for_each(|piece| screen.piece(*piece));
+            let ends_in_reasoning = matches!(pieces.last(), Some(Reasoning(_)));
+            let report = Value::Null;
+            screen.answered(&Answer { first_token: Duration::ZERO, report, ends_in_reasoning });
+            let shown = String::from_utf8(written.0.take()).unwrap();
+            assert!(shown.starts_with(&format!("{expect}\n")), "{shown:?} is {expect:?}");
+            assert_eq!(shown.contains(report::WITHIN_REASONING), ends_in_reasoning, "{shown:?}");
+        };
+        let said = [Reasoning("She asks "), Reasoning("who I am."), Content("I am "), Content("a model.")];
+        check(false, false, &said, "I am a model.");
+        check(true, false, &said, "She asks who I am.\n\nI am a model.");
+        check(true, true, &said, "\x1b[2mShe asks \x1b[0m\x1b[2mwho I am.\x1b[0m\n\nI am a model.");
+        check(false, false, &said[..2], "");
+        check(true, false, &said[..2], "She asks who I am.");
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Answer {
     pub(crate) first_token: Duration,
     /// The last chunk of the stream: `usage`, `timings` and `kvik`.
     pub(crate) report: Value,
+    /// Whether its last piece is reasoning, as where its length is too short for an answer.
+    pub(crate) ends_in_reasoning: bool,
 }
 
 /// The answer received so far, of a chat or of a completion.
@@ -39,11 +41,12 @@ pub(super) struct Reading {
     start: Instant,
     first_token: Option<Duration>,
     report: Value,
+    in_reasoning: bool,
 }
 
 impl Reading {
     pub(super) fn begin() -> Reading {
-        Reading { start: Instant::now(), first_token: None, report: Value::Null }
+        Reading { start: Instant::now(), first_token: None, report: Value::Null, in_reasoning: false }
     }
 
     /// Processes one chunk of the stream.
@@ -60,10 +63,12 @@ impl Reading {
         let text = |value: &'_ Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         if let Some(text) = text(&choice["delta"]["reasoning_content"]) {
             self.note_token();
+            self.in_reasoning = true;
             show(AnswerPiece::Reasoning(&text));
         }
         if let Some(text) = text(&choice["delta"]["content"]).or_else(|| text(&choice["text"])) {
             self.note_token();
+            self.in_reasoning = false;
             show(AnswerPiece::Content(&text));
         }
         if chunk.get("kvik").is_some() {
@@ -78,7 +83,7 @@ impl Reading {
 
     pub(super) fn end(self) -> Answer {
         let first_token = self.first_token.unwrap_or_else(|| self.start.elapsed());
-        Answer { first_token, report: self.report }
+        Answer { first_token, report: self.report, ends_in_reasoning: self.in_reasoning }
     }
 }
 
@@ -138,7 +143,11 @@ mod tests {
         chunks.into_iter().for_each(|chunk| reading.take(chunk, &mut show).unwrap());
         let failed = reading.take(json!({"error": {"message": "no room"}}), &mut show).unwrap_err();
         assert_eq!(failed.to_string(), "no room");
-        assert_eq!(reading.end().report["usage"]["prompt_tokens"], 3);
+        let answer = reading.end();
+        assert_eq!((&answer.report["usage"]["prompt_tokens"], answer.ends_in_reasoning), (&json!(3), false));
         assert_eq!(shown, ["Reasoning(\"hm\")", "Content(\"a \")", "Content(\"b\")"]);
+        let mut cut_off = Reading::begin();
+        cut_off.take(chunk(json!({"reasoning_content": "hm"})), &mut |_| {}).unwrap();
+        assert!(cut_off.end().ends_in_reasoning);
     }
 }

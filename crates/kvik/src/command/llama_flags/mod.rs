@@ -440,6 +440,11 @@ mod tests {
         ] {
             check(&["kvik", "serve", from[0], from[1]], &["kvik", "serve", to[0], to[1]]);
         }
+        for budget in ["512", "many", "-2"] {
+            let args = ["kvik", "serve", "--reasoning-budget", budget].map(OsString::from);
+            let error = expand(args.into()).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("kvik has no `--reasoning-budget {budget}`: ")), "{error}");
+        }
         check(&["kvik", "serve", "-fa", "-ngl", "9"], &["kvik", "serve", "--gpu-layers", "9"]);
         check(&["kvik", "serve", "--rerank", "yes-no"], &["kvik", "serve", "--rerank", "yes-no"]);
         check(&["kvik", "serve", "--rerank", "--port", "1"], &["kvik", "serve", "--port", "1"]);

@@ -107,6 +107,9 @@ pub(super) const LAYER_PLACE: &str = "a layer is computed where it is";
 pub(super) const FITS: &str = "what is not set is chosen by the memory there is";
 pub(super) const TOKEN: &str = "the token is that of HF_TOKEN, or the one that `hf auth login` has stored";
 pub(super) const OFFLINE: &str = "nothing is fetched but a model that is not on disk";
+const THOUGHTS: &str = "thoughts are not cut: `reasoning_effort` says how long they are";
+const BUDGETS: &[(&str, &[&str])] =
+    &[("-1", &[]), ("0", &["--chat-template-kwargs", r#"{"enable_thinking": false}"#])];
 const VECTORS: &str = "a control vector is not applied";
 
 /// All flags, those with an effect first.
@@ -139,7 +142,7 @@ pub(super) const FLAGS: &[Row] = &[
     row(&["--chat-template", "--chat-template-file"], Flag("--chat-template", template)),
     of("{}", &["--chat-template-kwargs"], Flag("--chat-template-kwargs", same)),
     of("off", &["-rea", "--reasoning"], Flag("--chat-template-kwargs", reasoning)),
-    of("0", &["--reasoning-budget"], Flag("--chat-template-kwargs", reasoning)),
+    of("0", &["--reasoning-budget"], ByValue(BUDGETS, THOUGHTS)),
     of("low", &["--reasoning-effort"], Flag("--chat-template-kwargs", effort)),
     of("last", &["--pooling"], Flag("--pooling", pooling)),
     row(&["--lora"], Flag("--lora", same)),
@@ -227,10 +230,7 @@ pub(super) const FLAGS: &[Row] = &[
     row(&["--context-shift", "--no-context-shift"], Ignored(Nothing, CONTEXT)),
     row(&["--jinja", "--no-jinja"], Ignored(Nothing, "templates are always read as Jinja")),
     row(&["--reasoning-format"], Ignored(Value, "thoughts are told apart, each dialect in its way")),
-    row(
-        &["--reasoning-budget-message"],
-        Ignored(Value, "thoughts are not cut: `reasoning_effort` says how long they are"),
-    ),
+    row(&["--reasoning-budget-message"], Ignored(Value, THOUGHTS)),
     row(
         &["--reasoning-preserve", "--no-reasoning-preserve"],
         Ignored(Nothing, "the template says which thoughts stay"),
@@ -480,7 +480,7 @@ fn template(value: &str) -> Option<String> {
     same(value).filter(|value| !is_name(value))
 }
 
-/// Whether to think: `off`, or 0 tokens.
+/// Whether to think.
 fn reasoning(value: &str) -> Option<String> {
     match value {
         "off" | "0" => same(r#"{"enable_thinking": false}"#),
