@@ -101,6 +101,16 @@ pub enum ShelfError {
         /// The existing files.
         available: String,
     },
+    /// The requested file is in a quantisation that kvik does not open.
+    #[error("kvik does not open the quantisation of {file} in hf:{repo}; of its files it opens {available}")]
+    BadQuantisation {
+        /// The repository.
+        repo: String,
+        /// The requested file.
+        file: String,
+        /// The files that it opens.
+        available: String,
+    },
     /// The repository has no model.
     #[error("hf:{repo} has neither a GGUF file nor safetensors that kvik could run; it has {available}")]
     NothingToRun {

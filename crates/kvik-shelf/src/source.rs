@@ -65,6 +65,8 @@ impl FromStr for ModelSource {
             (None, None) if text.is_empty() => return Err(bad()),
             (None, None) => return Ok(ModelSource::Path(text.into())),
         };
+        // Ollama's clients append this tag to a model that they were given without one.
+        let spec = spec.strip_suffix(":latest").unwrap_or(&spec);
         spec.parse().map(ModelSource::Hub).map_err(|_| bad())
     }
 }
@@ -219,6 +221,7 @@ mod tests {
             check("o/r/", "o/r");
             check("o/r?download=true", "o/r");
             check("o/r:Q4_K_M", "o/r:Q4_K_M");
+            check("o/r:latest", "o/r");
             check("o/r:a/b/m.gguf@v1", "o/r:a/b/m.gguf@v1");
             check("o/r/tree/main", "o/r");
             check("o/r/tree/v1.0/", "o/r@v1.0");

@@ -8,6 +8,9 @@ use crate::{HubSpec, Progress, ShelfError, split::SplitName};
 /// Quantisations in order of preference: nearly lossless first, then common compromises.
 const PREFERRED: [&str; 6] = ["q8_0", "q4_k_m", "q5_k_m", "q6_k", "q4_0", "q4_k_s"];
 
+/// Quantisations that kvik does not open, beside all of the kind IQ but IQ4_NL.
+const UNREADABLE: [&str; 7] = ["tq1_0", "tq2_0", "q1_0", "nvfp4", "q4_0_4_4", "q4_0_4_8", "q4_0_8_8"];
+
 /// Files of a Hugging Face directory in addition to its weights.
 const COMPANIONS: [&str; 9] = [
     "config.json",
@@ -35,22 +38,22 @@ pub(crate) struct ModelFiles<'a> {
     pub(crate) model: Option<String>,
 }
 
-/// Chooses the requested file or quantisation, else the best GGUF file that fits `memory_bytes`, else the safetensors.
+/// Chooses the requested file or quantisation, else the `former` file of the model, else the best GGUF file that fits
+/// `memory_bytes`, else the safetensors.
 pub(crate) fn choose<'a>(
     spec: &HubSpec,
     files: &'a [RemoteFile],
-    memory_bytes: Option<u64>,
+    (former, memory_bytes): (Option<&str>, Option<u64>),
     progress: &dyn Progress,
 ) -> Result<ModelFiles<'a>, ShelfError> {
     let repo = spec.repository();
     if let Some(wanted) = &spec.wanted {
-        let exact = || files.iter().find(|file| file.path == *wanted);
-        let file = exact().or_else(|| of_quantisation(files, wanted)).ok_or_else(|| {
-            ShelfError::NoSuchFile { repo: repo.clone(), wanted: wanted.clone(), available: names(files) }
-        })?;
+        return with_parts(&repo, named(&repo, wanted, files)?, files);
+    }
+    let ggufs: Vec<&RemoteFile> = readable(files).collect();
+    if let Some(file) = ggufs.iter().copied().find(|file| former == Some(file.path.as_str())) {
         return with_parts(&repo, file, files);
     }
-    let ggufs: Vec<&RemoteFile> = models(files).collect();
     if let Some(file) = best(&ggufs, files, memory_bytes) {
         if ggufs.len() > 1 {
             progress.note(&format!(
@@ -74,11 +77,42 @@ fn models(files: &[RemoteFile]) -> impl Iterator<Item = &RemoteFile> {
     })
 }
 
-/// The model with this quantisation. The shortest name is preferred, since others have a prefix before the
-/// quantisation.
+/// The models that kvik opens, as far as their names say.
+fn readable(files: &[RemoteFile]) -> impl Iterator<Item = &RemoteFile> {
+    models(files).filter(|file| is_readable(&file.path))
+}
+
+/// Whether kvik opens files of the quantisation in a name.
+fn is_readable(path: &str) -> bool {
+    let path = path.to_ascii_lowercase();
+    path.split(['-', '.', '/']).all(|word| match word.as_bytes() {
+        [b'i', b'q', b'1'..=b'9', b'_', ..] => word == "iq4_nl",
+        _ => !UNREADABLE.contains(&word),
+    })
+}
+
+/// The requested file, or the one of the requested quantisation.
+fn named<'a>(repo: &str, wanted: &str, files: &'a [RemoteFile]) -> Result<&'a RemoteFile, ShelfError> {
+    let repo = || repo.to_owned();
+    let exact = files.iter().find(|file| file.path == *wanted);
+    match exact.or_else(|| of_quantisation(files, wanted)) {
+        Some(file) if is_readable(&file.path) => Ok(file),
+        Some(file) => {
+            let available = list(readable(files).map(|file| file.path.as_str()));
+            Err(ShelfError::BadQuantisation { repo: repo(), file: file.path.clone(), available })
+        }
+        None => {
+            let (wanted, available) = (wanted.to_owned(), names(files));
+            Err(ShelfError::NoSuchFile { repo: repo(), wanted, available })
+        }
+    }
+}
+
+/// The model with this quantisation, one that kvik opens before others. The shortest name is preferred, since others have
+/// a prefix before the quantisation.
 fn of_quantisation<'a>(files: &'a [RemoteFile], quantisation: &str) -> Option<&'a RemoteFile> {
     let of_it = models(files).filter(|file| has_word(&file.path, quantisation));
-    of_it.min_by_key(|file| (file.path.len(), &file.path))
+    of_it.min_by_key(|file| (!is_readable(&file.path), file.path.len(), &file.path))
 }
 
 /// Returns whether a path contains this word, case-insensitively, delimited by `-`, `.`, `/` or its ends.
@@ -215,7 +249,7 @@ mod tests {
     fn chosen(spec: &str, names: &[&str]) -> Result<(Option<String>, Vec<String>), String> {
         let ModelSource::Hub(spec) = format!("hf:{spec}").parse().unwrap() else { panic!("{spec}") };
         let files = files(names);
-        let chosen = choose(&spec, &files, None, &Quiet).map_err(|error| error.to_string());
+        let chosen = choose(&spec, &files, (None, None), &Quiet).map_err(|error| error.to_string());
         let ModelFiles { files, model } = chosen?;
         Ok((model, files.iter().map(|file| file.path.clone()).collect()))
     }
@@ -238,25 +272,62 @@ mod tests {
         let sizes = [
             ("m-Q8_0.gguf", 80),
             ("m-Q4_K_M.gguf", 48),
+            ("m-IQ4_XS.gguf", 44),
+            ("m-Q3_K_L.gguf", 43),
             ("m-Q2_K.gguf", 30),
-            ("m-IQ1_S.gguf", 20),
+            ("m-UD-IQ1_S.gguf", 10),
             ("BF16/m-BF16-00001-of-00002.gguf", 80),
             ("BF16/m-BF16-00002-of-00002.gguf", 80),
         ];
         let file =
             |(path, size): (&str, u64)| RemoteFile { path: path.to_owned(), size: Some(size), lfs: None };
         let files = sizes.map(file);
-        let check = |spec: &str, memory_bytes: u64, expect: &str| {
+        let check = |spec: &str, former: Option<&str>, memory_bytes: u64, expect: &str| {
             let ModelSource::Hub(spec) = spec.parse().unwrap() else { panic!("{spec}") };
-            let chosen = choose(&spec, &files, Some(memory_bytes), &Quiet).unwrap();
-            assert_eq!(chosen.model.as_deref(), Some(expect), "{spec} in {memory_bytes}");
+            let chosen = choose(&spec, &files, (former, Some(memory_bytes)), &Quiet).unwrap();
+            assert_eq!(chosen.model.as_deref(), Some(expect), "{spec} in {memory_bytes}, {former:?} before");
         };
-        check("hf:o/r", 1000, "m-Q8_0.gguf");
-        check("hf:o/r", 79, "m-Q4_K_M.gguf");
-        check("hf:o/r", 47, "m-Q2_K.gguf");
-        check("hf:o/r", 20, "m-IQ1_S.gguf");
-        check("hf:o/r", 1, "m-IQ1_S.gguf");
-        check("hf:o/r:Q8_0", 1, "m-Q8_0.gguf");
+        check("hf:o/r", None, 1000, "m-Q8_0.gguf");
+        check("hf:o/r", None, 79, "m-Q4_K_M.gguf");
+        check("hf:o/r", None, 45, "m-Q3_K_L.gguf");
+        check("hf:o/r", None, 20, "m-Q2_K.gguf");
+        check("hf:o/r", None, 1, "m-Q2_K.gguf");
+        check("hf:o/r:Q8_0", None, 1, "m-Q8_0.gguf");
+        check("hf:o/r", Some("m-Q8_0.gguf"), 1, "m-Q8_0.gguf");
+        check("hf:o/r", Some("m-UD-IQ1_S.gguf"), 79, "m-Q4_K_M.gguf");
+        check("hf:o/r", Some("m-F16.gguf"), 79, "m-Q4_K_M.gguf");
+        check("hf:o/r:Q2_K", Some("m-Q8_0.gguf"), 79, "m-Q2_K.gguf");
+    }
+
+    /// The largest that fits was one that no load could open.
+    #[test]
+    fn quantisations_that_kvik_does_not_open_are_not_taken() {
+        for quant in ["IQ4_XS", "iq3_xxs", "UD-IQ1_S", "i1-IQ2_M", "TQ1_0", "Q4_0_4_4", "Q4_0_8_8", "NVFP4"] {
+            let one = format!("m-{quant}.gguf");
+            let [folder, part] =
+                ["00001", "00002"].map(|part| format!("{quant}/m-{quant}-{part}-of-00002.gguf"));
+            for names in [&[one.as_str()][..], &[folder.as_str(), part.as_str()]] {
+                assert!(chosen("o/r", names).unwrap_err().contains("neither a GGUF file nor"), "{quant}");
+                let all = [names, &["m-IQ4_NL.gguf", "m-Q2_K.gguf"]].concat();
+                assert_eq!(chosen("o/r", &all).unwrap().1, ["m-IQ4_NL.gguf"], "{quant}");
+                for wanted in [quant, names[0]] {
+                    let error = chosen(&format!("o/r:{wanted}"), &all).unwrap_err();
+                    assert!(
+                        error.contains(names[0]) && error.contains("opens m-IQ4_NL.gguf, m-Q2_K"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+        assert_eq!(
+            chosen("o/r:UD", &["m-UD-IQ1_S.gguf", "m-UD-Q4_K_XL.gguf"]).unwrap().1,
+            ["m-UD-Q4_K_XL.gguf"]
+        );
+        for name in
+            ["iq-test-Q8_0.gguf", "m-iq4_nl.gguf", "m-Q4_0.gguf", "m-MXFP4_MOE.gguf", "m-UD-Q2_K_XL.gguf"]
+        {
+            assert_eq!(chosen("o/r", &[name]).unwrap().1, [name]);
+        }
     }
 
     #[test]

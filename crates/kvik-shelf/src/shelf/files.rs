@@ -1,11 +1,28 @@
 //! The files of a model that was added by its path.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
-use crate::{ShelfError, ShelfFile, kind::is_gguf, split::SplitName};
+use crate::{
+    ShelfError, ShelfFile,
+    kind::is_gguf,
+    split::{SplitName, parts_of},
+};
+
+/// The absolute path of what is at `path`, which is really at `real`. A part of a split model keeps its own name, by which
+/// the others are found: Hugging Face's own tools leave links to files that are named by their content. Where a link leads
+/// to a part that has the others beside it, these are found as well.
+pub(super) fn own_path(path: &Path, real: PathBuf) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let is_part = |path: &Path| path.to_str().and_then(SplitName::of).is_some();
+    let is_whole = is_part(&real) && parts_of(&real).iter().all(|part| part.exists());
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if is_part(&path) && !is_whole => Ok(fs::canonicalize(parent)?.join(name)),
+        _ => Ok(real),
+    }
+}
 
 /// The path to open for the model at an absolute path, and all its files with their sizes.
 pub(super) fn at(path: &Path) -> Result<(PathBuf, Vec<ShelfFile>), ShelfError> {

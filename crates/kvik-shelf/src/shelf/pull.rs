@@ -34,7 +34,10 @@ impl Shelf {
         let lock = open_lock(&self.hub_dir())?;
         lock.lock_shared().map_err(ShelfError::io(&self.hub_dir()))?;
         let repository = self.hub.list(spec, progress)?;
-        let chosen = choose(spec, &repository.files, self.memory_bytes, progress)?;
+        // The memory that is free now says nothing against a file that is here already.
+        let former = self.read(name)?.and_then(|former| path_in_repository(&former, spec));
+        let room = (former.as_deref(), self.memory_bytes);
+        let chosen = choose(spec, &repository.files, room, progress)?;
         let fetch =
             Fetch { shelf: self, spec, commit: repository.commit.as_deref(), files: &repository.files };
         let mut round = 1;
@@ -60,6 +63,14 @@ impl Shelf {
         }
         Ok(manifest)
     }
+}
+
+/// The path of a downloaded model within its repository, behind the directory of the revision.
+fn path_in_repository(manifest: &Manifest, spec: &HubSpec) -> Option<String> {
+    let below = manifest.model.strip_prefix(HUB_DIRECTORY).ok()?.strip_prefix(spec.repository()).ok()?;
+    let mut parts = below.components();
+    parts.next()?;
+    parts.as_path().to_str().map(str::to_owned)
 }
 
 /// A repository whose files are fetched.

@@ -125,6 +125,27 @@ fn a_newer_commit_replaces_the_files_and_keeps_those_that_stayed() {
     assert_eq!(bytes_of(&shelf, &after), new[..]);
 }
 
+/// The second pull took what fitted the memory that was free then, and removed the better file that was there.
+#[test]
+fn a_model_that_is_pulled_again_keeps_its_file() {
+    let (large, small) = (content(57, 30_000), content(58, 10_000));
+    let files = vec![
+        ("a/m-Q8_0.gguf", large.clone(), sha256(&large)),
+        ("m-Q2_K.gguf", small.clone(), sha256(&small)),
+    ];
+    let web = serve(WebRepository { name: "o/r", commit: COMMIT, files: files.clone() });
+    let (shelf, _dir) = shelf_of(&web.url);
+    let pulled = |shelf: &Shelf, memory_bytes| {
+        pull(&shelf.clone().with_memory(Some(memory_bytes)), "hf:o/r").unwrap().model
+    };
+    let first = pulled(&shelf, 60_000);
+    assert!(first.ends_with("a/m-Q8_0.gguf"), "{first:?}");
+    assert_eq!((pulled(&shelf, 20_000), asked(&web)), (first, large.len()));
+    let without = serve(WebRepository { name: "o/r", commit: "bbbb", files: files[1..].to_vec() });
+    let shelf = shelf.with_hub(hub_at(&without.url));
+    assert!(pulled(&shelf, 20_000).ends_with("m-Q2_K.gguf"), "the repository has no other any more");
+}
+
 #[test]
 fn several_models_are_told_before_one_is_taken() {
     let (one, two) = (content(49, 1_000), content(50, 1_000));
