@@ -23,9 +23,10 @@ const FREE_SHARE: u64 = 10;
 /// Default bytes of all stores under `root`: a tenth of the space that would be free without them.
 ///
 /// # Errors
-/// If the system does not report the free space, as when neither `root` nor any parent of it exists.
+/// If the system does not report the free space.
 pub fn bytes_allowed(root: &Path) -> std::io::Result<u64> {
-    let existing = root.ancestors().find(|path| path.exists()).unwrap_or(root);
+    // The last ancestor of a relative path is empty, and none exists if its first folder does not.
+    let existing = root.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
     let free = free_bytes(existing)?;
     let held: u64 = Directory::all(root).map(|store| store.bytes()).sum();
     Ok(free.saturating_add(held) / FREE_SHARE)

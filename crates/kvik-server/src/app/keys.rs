@@ -33,6 +33,24 @@ impl Caller {
     }
 }
 
+/// A key with which a request would be of two senders.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedKey {
+    /// A tenant has the key of another sender.
+    #[error("a key of the tenant `{tenant}` is also given to {flag}; a key names one tenant")]
+    Tenant {
+        /// The name of the tenant.
+        tenant: String,
+        /// The flag with the same key.
+        flag: &'static str,
+    },
+    /// Every client has the admin's.
+    #[error(
+        "--admin-key is also given to --api-key, whose clients would read the data of all tenants; change one"
+    )]
+    Admin,
+}
+
 /// The keys of the server. Only their digests are stored.
 pub struct Keys {
     /// Keys of the default tenant.
@@ -49,14 +67,47 @@ impl Keys {
     }
 
     /// Restricts access to data of all tenants to this key.
-    pub fn with_admin(self, key: Option<&str>) -> Keys {
+    ///
+    /// # Errors
+    /// If other clients have it.
+    pub fn with_admin(self, key: Option<&str>) -> Result<Keys, SharedKey> {
         let key = key.map(str::trim).filter(|key| !key.is_empty());
-        Keys { admin: key.map(KeyDigest::of), ..self }
+        Keys { admin: key.map(KeyDigest::of), ..self }.checked()
     }
 
     /// Replaces the tenants.
-    pub fn with_tenants(&self, tenants: Tenants) -> Keys {
-        Keys { api: self.api.clone(), admin: self.admin, tenants }
+    ///
+    /// # Errors
+    /// If a key of theirs is not theirs alone.
+    pub fn with_tenants(&self, tenants: Tenants) -> Result<Keys, SharedKey> {
+        Keys { api: self.api.clone(), admin: self.admin, tenants }.checked()
+    }
+
+    fn checked(self) -> Result<Keys, SharedKey> {
+        self.check(self.tenants.keys().iter().map(|(key, tenant)| (tenant.name.as_str(), key)))?;
+        Ok(self)
+    }
+
+    /// Whether these keys can stand beside those of tenants, given with their names: each has one owner.
+    ///
+    /// # Errors
+    /// If a key has two.
+    pub fn check<'a>(
+        &self,
+        of_tenants: impl Iterator<Item = (&'a str, &'a KeyDigest)>,
+    ) -> Result<(), SharedKey> {
+        if self.admin.is_some_and(|admin| self.api.contains(&admin)) {
+            return Err(SharedKey::Admin);
+        }
+        for (tenant, key) in of_tenants {
+            let flag = match self.admin == Some(*key) {
+                true => "--admin-key",
+                false if self.api.contains(key) => "--api-key",
+                false => continue,
+            };
+            return Err(SharedKey::Tenant { tenant: tenant.to_owned(), flag });
+        }
+        Ok(())
     }
 
     /// Whether requests need no key.
@@ -187,7 +238,7 @@ mod tests {
 
     #[test]
     fn without_keys_all_may_come() {
-        for keys in [Keys::new([]), Keys::new([" "]), Keys::new([]).with_admin(Some(" "))] {
+        for keys in [Keys::new([]), Keys::new([" "]), Keys::new([]).with_admin(Some(" ")).unwrap()] {
             let caller = keys.caller(&HeaderMap::new()).unwrap();
             assert!(caller.admin && caller.tenant.name == "default");
         }
@@ -195,9 +246,9 @@ mod tests {
 
     #[test]
     fn a_key_says_whose_it_is_and_only_the_admins_sees_all() {
-        let open = Keys::new([]).with_admin(Some("root"));
-        let closed = Keys::new(["plain"]).with_tenants(acme_and_beta());
-        let with_admin = Keys::new(["plain"]).with_admin(Some("root")).with_tenants(acme_and_beta());
+        let open = Keys::new([]).with_admin(Some("root")).unwrap();
+        let closed = Keys::new(["plain"]).with_tenants(acme_and_beta()).unwrap();
+        let with_admin = closed.with_tenants(acme_and_beta()).unwrap().with_admin(Some("root")).unwrap();
         let check = |keys: &Keys, key: &str, expect: Option<(&str, bool)>| {
             assert_eq!(who(keys, key), expect.map(|(name, admin)| (name.to_owned(), admin)), "{key}");
         };
@@ -212,16 +263,34 @@ mod tests {
         }
         check(&closed, "root", None);
         check(&with_admin, "root", Some(("default", true)));
-        check(&Keys::new([]).with_tenants(acme_and_beta()), "anything", None);
+        check(&Keys::new([]).with_tenants(acme_and_beta()).unwrap(), "anything", None);
+    }
+
+    /// A tenant whose key was also an `--api-key` was the tenant `default`, without rates or quotas.
+    #[test]
+    fn a_key_has_one_owner() {
+        let check = |api: &[&'static str], admin: &str, expect: &[&str]| {
+            let keys = Keys::new(api.iter().copied()).with_admin(Some(admin));
+            let error = keys.and_then(|keys| keys.with_tenants(acme_and_beta())).err();
+            let error = error.map(|error| error.to_string());
+            assert_eq!(error.is_some(), !expect.is_empty(), "{api:?} {admin}: {error:?}");
+            let error = error.unwrap_or_default();
+            assert!(expect.iter().all(|word| error.contains(word)), "{error} says {expect:?}");
+        };
+        check(&["plain", "other"], "root", &[]);
+        check(&["plain", "acme-2"], "root", &["`acme`", "--api-key"]);
+        check(&["plain"], "beta", &["`beta`", "--admin-key"]);
+        check(&["plain", "root"], "root", &["--admin-key", "--api-key"]);
     }
 
     #[test]
     fn a_refusal_names_the_place_where_the_keys_are() {
-        let of_tenants = |api: &[&'static str]| Keys::new(api.iter().copied()).with_tenants(acme_and_beta());
+        let of_tenants =
+            |api: &[&'static str]| Keys::new(api.iter().copied()).with_tenants(acme_and_beta()).unwrap();
         for (keys, names_flag, names_file) in [
             (Keys::new(["plain"]), true, false),
             (of_tenants(&[]), false, true),
-            (of_tenants(&[]).with_admin(Some("root")), false, true),
+            (of_tenants(&[]).with_admin(Some("root")).unwrap(), false, true),
             (of_tenants(&["plain"]), true, true),
         ] {
             let message = keys.refusal().to_string();

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{server::Server, shelf::Shelf};
+use super::{keys::Keys, server::Server, shelf::Shelf};
 use crate::accounts::tenants::Source;
 use kvik_serving::system::{Hangup, Hangups, terminate};
 
@@ -107,11 +107,11 @@ async fn reload(shelf: &Arc<Shelf>) {
 /// Applies a changed tenants file; an invalid one changes nothing.
 pub(crate) fn read_tenants(shelf: &Shelf, source: &Source) {
     let keys = shelf.server.keys();
-    match source.read(keys.tenants()) {
-        Ok(tenants) => {
-            tracing::info!("{}: {} tenants", source.path.display(), tenants.all().count() - 1);
+    let read = || -> anyhow::Result<Keys> { Ok(keys.with_tenants(source.read(keys.tenants())?)?) };
+    match read() {
+        Ok(keys) => {
+            tracing::info!("{}: {} tenants", source.path.display(), keys.tenants().all().count() - 1);
             // A model that is being loaded reads the keys afterwards.
-            let keys = keys.with_tenants(tenants);
             shelf.server.replace_keys(keys);
             shelf.set_tenants(shelf.server.keys().tenants());
         }

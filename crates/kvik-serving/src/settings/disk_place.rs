@@ -21,7 +21,8 @@ impl std::str::FromStr for DiskPlace {
     fn from_str(text: &str) -> Result<DiskPlace, Self::Err> {
         Ok(match text {
             "off" => DiskPlace::Off,
-            "default" => DiskPlace::Default,
+            // An empty variable sets none; as a path it would be the working directory.
+            "" | "default" => DiskPlace::Default,
             path => DiskPlace::Directory(home::path(path.into())),
         })
     }

@@ -16,7 +16,8 @@ use crate::system::warn_if_readable_by_others;
 #[command(next_help_heading = "Cache of a fleet")]
 pub struct RemoteArgs {
     /// Share the cache with other nodes through redis://HOST, rediss://HOST, s3://BUCKET/PREFIX or file:///DIRECTORY
-    #[arg(long, value_name = "URL", requires = "cache_remote_key", value_parser = RemoteUrl::parse)]
+    // It needs the key, which `place` asks for: clap's `requires` does not count one of config.toml.
+    #[arg(long, value_name = "URL", value_parser = RemoteUrl::parse)]
     cache_remote: Option<RemoteUrl>,
     /// A file with the key of all nodes, without which nobody reads what they share: `kvik cache key` makes one
     #[arg(long, value_name = "FILE")]

@@ -175,14 +175,17 @@ pub(crate) struct ModelTable {
 }
 
 /// The command that reads the tables of models. Their values come after the flags and override them; a switch has a
-/// value there, because a table may also switch off what a flag or the file switches on.
+/// value there, because a table may also switch off what a flag or the file switches on, and a list may have none.
 pub(crate) fn of_tables(command: Command) -> Command {
     let overriding = |sub: Command| sub.args_override_self(true).mut_args(with_value);
     command.mut_subcommand("serve", overriding).mut_subcommand("doctor", overriding)
 }
 
-/// A switch as a flag that may have a value.
+/// A switch as a flag that may have a value, and a list as one that may have none.
 fn with_value(arg: Arg) -> Arg {
+    if is_list(&arg) {
+        return arg.num_args(0..=1);
+    }
     if !matches!(arg.get_action(), ArgAction::SetTrue) {
         return arg;
     }
@@ -208,25 +211,28 @@ impl ModelTable {
         let table = table.as_table().with_context(|| format!("{} must be a table", place()))?;
         let serve = command.find_subcommand("serve").expect("the command `serve` exists");
         let (mut args, mut aliases, mut tenants) = (args.to_vec(), Vec::new(), None);
-        let flag = |key: &String| if key == "source" { "model".to_owned() } else { key.clone() };
-        let flags = table.keys().map(flag).collect();
+        let flags = table.keys().map(|key| flag_of(key).to_owned()).collect();
         for (key, value) in table {
-            let values = words(value);
             match key.as_str() {
-                "aliases" => aliases = values,
-                "tenants" => tenants = Some(values),
-                "source" => args.extend(values.iter().map(|value| format!("--model={value}").into())),
-                _ => args.extend(flags_of(serve, key, value).with_context(place)?),
+                "aliases" => aliases = words(value),
+                "tenants" => tenants = Some(words(value)),
+                _ => set_flag(&mut args, serve, (key.as_str(), value)).with_context(place)?,
             }
         }
         Ok(ModelTable { name: name.to_owned(), aliases, tenants, args, flags })
     }
 }
 
-/// A setting of one model as flags.
-fn flags_of(serve: &Command, key: &str, value: &Value) -> anyhow::Result<Vec<OsString>> {
-    let mut own = serve.get_arguments().filter(|arg| is_of_model(arg));
-    let Some(arg) = own.find(|arg| arg.get_long() == Some(key)) else {
+/// The flag that a key of a model's table sets.
+fn flag_of(key: &str) -> &str {
+    if key == "source" { "model" } else { key }
+}
+
+/// Sets a flag of one model behind the words of a command line. A list replaces the one that is there; an empty one is a
+/// flag without a value, which overrides variables and the file as every flag does.
+fn set_flag(args: &mut Vec<OsString>, serve: &Command, (key, value): (&str, &Value)) -> anyhow::Result<()> {
+    let (long, mut own) = (flag_of(key), serve.get_arguments().filter(|arg| is_of_model(arg)));
+    let Some(arg) = own.find(|arg| arg.get_long() == Some(long)) else {
         bail!(
             "`{key}` is no setting of a model; there are source, aliases, tenants, and the flags of `kvik serve` that concern a model"
         )
@@ -235,7 +241,45 @@ fn flags_of(serve: &Command, key: &str, value: &Value) -> anyhow::Result<Vec<OsS
     if is_switch && !value.is_bool() {
         bail!("`{key}` must be true or false");
     }
-    Ok(words(value).into_iter().map(|word| format!("--{key}={word}").into()).collect())
+    check_list(arg, key, value)?;
+    if is_list(arg) {
+        remove_flag(args, long);
+    }
+    match words(value) {
+        words if words.is_empty() => args.push(format!("--{long}").into()),
+        words => args.extend(words.iter().map(|word| format!("--{long}={word}").into())),
+    }
+    Ok(())
+}
+
+/// Removes a flag of one value, wherever the words of a command line have it.
+fn remove_flag(args: &mut Vec<OsString>, long: &str) {
+    let (flag, mut is_value) = (format!("--{long}"), false);
+    args.retain(|word| {
+        let was_value = std::mem::take(&mut is_value);
+        match word.as_encoded_bytes().strip_prefix(flag.as_bytes()) {
+            _ if was_value => false,
+            Some([]) => {
+                is_value = true;
+                false
+            }
+            Some(rest) => !rest.starts_with(b"="),
+            None => true,
+        }
+    });
+}
+
+/// Whether a flag may be repeated.
+fn is_list(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Append)
+}
+
+/// Refuses a list for a flag of one value, which would read the first and leave out the others.
+fn check_list(arg: &Arg, key: &str, value: &Value) -> anyhow::Result<()> {
+    if value.is_array() && !is_list(arg) {
+        bail!("`{key}` takes one value, not a list");
+    }
+    Ok(())
 }
 
 /// All flags of `kvik serve` that concern a model, with their values in force.
@@ -260,12 +304,13 @@ fn is_of_model(arg: &Arg) -> bool {
 fn check_keys(table: &Table, settings: &[Arg]) -> anyhow::Result<()> {
     let names: Vec<&str> = settings.iter().filter_map(Arg::get_long).collect();
     for (key, value) in table.iter().filter(|(key, _)| *key != MODELS) {
-        if !names.contains(&key.as_str()) {
+        let Some(arg) = settings.iter().find(|arg| arg.get_long() == Some(key.as_str())) else {
             bail!("unknown key `{key}`; the keys are {}", names.join(", "));
-        }
+        };
         if matches!(value, Value::Table(_) | Value::Datetime(_)) {
             bail!("`{key}` must be a string, a number or an array of them");
         }
+        check_list(arg, key, value)?;
     }
     Ok(())
 }
@@ -420,6 +465,7 @@ mod tests {
         assert_eq!(place("", &[]), DiskPlace::Default);
         assert_eq!(place("cache-disk = \"/a\"", &[]), at("/a"));
         assert_eq!(place("cache-disk = \"off\"", &[]), DiskPlace::Off);
+        assert_eq!(place("cache-disk = \"\"", &[]), DiskPlace::Default);
         assert_eq!(place("cache-disk = \"/a\"", &["--cache-disk=/b"]), at("/b"));
     }
 
@@ -513,6 +559,16 @@ mod tests {
         check("cache-ram = \"much\"", &["serve"], &["much", "2GiB"]);
         check("[serve]\nport = 1", &["serve"], &["`serve`"]);
         check("port = ", &["serve"], &["TOML"]);
+        // The first value counted.
+        check("port = [8080, 9090]", &["serve"], &["config.toml", "`port` takes one value, not a list"]);
+        check("admin-key = [\"a\", \"b\"]", &["serve"], &["`admin-key` takes one value"]);
+    }
+
+    /// The key of the file was not counted.
+    #[test]
+    fn a_flag_needs_the_value_that_the_file_has() {
+        let file = "cache-remote-key = \"fleet.key\"";
+        matches_with(file, &["serve", "--cache-remote", "redis://h"]).unwrap();
     }
 
     #[test]
@@ -532,22 +588,57 @@ mod tests {
         }
     }
 
+    /// The flags of the first model of a file, behind those of `kvik serve`.
+    fn of_table(file: &str, flags: &[&str]) -> anyhow::Result<ArgMatches> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("config.toml");
+        fs::write(&path, file)?;
+        let mut args: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into(), "serve".into()];
+        args.extend(flags.iter().map(OsString::from));
+        let command = of_tables(configure(Cli::command(), &args)?);
+        let table = models(&command, &args)?.remove(0);
+        let matches = command.try_get_matches_from(&table.args)?;
+        Cli::from_arg_matches(&matches)?;
+        Ok(matches.subcommand_matches("serve").unwrap().clone())
+    }
+
+    /// An empty list was ignored, and any other was added to that of the command line.
+    #[test]
+    fn a_list_of_a_table_replaces_the_one_outside() {
+        let check = |top: &str, flags: &[&str], own: &str, (id, expect): (&str, &[&str])| {
+            let matches = of_table(&format!("{top}\n[models.a]\n{own}"), flags).unwrap();
+            let values: Vec<_> = matches.get_raw(id).into_iter().flatten().collect();
+            assert_eq!(values, expect, "{top} {flags:?} {own}");
+        };
+        let (list, none) = ("lora = [\"c\", \"d\"]", "lora = []");
+        for (top, flags) in [
+            ("", &[][..]),
+            ("lora = [\"a\"]", &[]),
+            ("", &["--lora", "a", "--lora=b"]),
+            ("lora = [\"a\"]", &["--lora=b", "--lora-scaled", "s=1"]),
+        ] {
+            check(top, flags, list, ("lora", &["c", "d"]));
+            check(top, flags, none, ("lora", &[]));
+        }
+        check("", &["--lora", "a", "--lora", "b"], "", ("lora", &["a", "b"]));
+        check("", &["--lora-scaled", "s=1"], none, ("lora_scaled", &["s=1"]));
+        for own in ["told-window = \"claude=100k\"", "told-window = [\"claude=100k\"]"] {
+            check("", &["--told-window", "claude=200k"], own, ("told_window", &["claude=100k"]));
+        }
+        for own in ["context = [512]", "source = [\"a\", \"b\"]"] {
+            let error = format!("{:#}", of_table(&format!("[models.a]\n{own}"), &[]).unwrap_err());
+            assert!(error.contains("takes one value, not a list"), "{error}");
+        }
+    }
+
     #[test]
     fn a_table_of_a_model_turns_switches_on_and_off() {
-        let is_on = |file: &str, flags: &[String], key: &str| -> anyhow::Result<bool> {
-            let dir = tempfile::tempdir()?;
-            let path = dir.path().join("config.toml");
-            fs::write(&path, file)?;
-            let mut args: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into(), "serve".into()];
-            args.extend(flags.iter().map(OsString::from));
-            let command = of_tables(configure(Cli::command(), &args)?);
-            let table = models(&command, &args)?.remove(0);
-            let matches = command.try_get_matches_from(&table.args)?;
-            Cli::from_arg_matches(&matches)?;
-            Ok(matches.subcommand_matches("serve").unwrap().get_flag(&key.replace('-', "_")))
+        let is_on = |file: &str, flags: &[&str], key: &str| -> anyhow::Result<bool> {
+            Ok(of_table(file, flags)?.get_flag(&key.replace('-', "_")))
         };
         for key in ["settle-prompts", "memory-protect-first", "lora-init-without-apply"] {
-            let flag = [format!("--{key}")];
+            let flag = format!("--{key}");
+            let flag = [flag.as_str()];
             for (top, flags, own, expect) in [
                 ("", &[][..], "", false),
                 ("", &[][..], "true", true),

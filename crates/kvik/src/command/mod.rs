@@ -82,7 +82,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Show(args) => show::run(&args),
         Task::Cp(args) => cp::run(&args),
         Task::Rm(args) => rm::run(&args),
-        Task::Bench(args) => bench::run(&args, loading.as_deref()),
+        Task::Bench(args) => bench::run(&args, (own, loading.as_deref())),
         Task::Perplexity(args) => perplexity::run(&args),
         Task::Eval(args) => eval::run(&args),
         Task::Explain(args) => explain::run(&args),

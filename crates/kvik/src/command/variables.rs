@@ -1,16 +1,20 @@
 //! Variables of llama-server and Ollama that are set where `kvik serve` starts. It reads none of them, so that no setting of
 //! another program changes it, and says what does the same.
 
-use anyhow::ensure;
+use anyhow::bail;
 use kvik_server::app::keys::Keys;
 
-/// The variable with llama-server's keys.
-const API_KEY: &str = "LLAMA_API_KEY";
+/// The variables with llama-server's keys, and their likes.
+const KEYS: [(&str, &str); 2] =
+    [("LLAMA_API_KEY", "KVIK_API_KEY"), ("LLAMA_ARG_API_KEY_FILE", "KVIK_API_KEY_FILE")];
+
+/// Variables whose like is a proxy in front: kvik serves plain HTTP, under its own paths.
+const OF_A_PROXY: [&str; 3] = ["LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_API_PREFIX"];
 
 /// Variables that have a like here, and what that is. docs/coming-from.md has Ollama's.
 const LIKES: &[(&str, &str)] = &[
-    (API_KEY, "KVIK_API_KEY"),
-    ("LLAMA_ARG_API_KEY_FILE", "KVIK_API_KEY_FILE"),
+    KEYS[0],
+    KEYS[1],
     ("LLAMA_ARG_HOST", "KVIK_HOST"),
     ("LLAMA_ARG_PORT", "KVIK_PORT"),
     ("LLAMA_ARG_CORS_ORIGINS", "KVIK_CORS"),
@@ -63,17 +67,19 @@ pub(super) fn is_set(name: &str) -> bool {
 
 /// A note for each variable that is set and has a like here.
 pub(super) fn notes(is_set: impl Fn(&str) -> bool) -> Vec<String> {
-    let set = LIKES.iter().filter(|(name, _)| is_set(name));
+    let of_a_proxy = OF_A_PROXY.map(|name| (name, "a proxy in front of kvik"));
+    let set = LIKES.iter().chain(&of_a_proxy).filter(|(name, _)| is_set(name));
     set.map(|(name, like)| format!("{name} is not read: {like} does the same")).collect()
 }
 
 /// Refuses to serve without a key where llama-server would ask for one.
 pub(super) fn check_key(keys: &Keys, is_set: impl Fn(&str) -> bool) -> anyhow::Result<()> {
-    ensure!(
-        !keys.are_open() || !is_set(API_KEY),
-        "LLAMA_API_KEY is set, which kvik does not read, and no key is asked for: set KVIK_API_KEY, or unset LLAMA_API_KEY"
-    );
-    Ok(())
+    match KEYS.iter().find(|(name, _)| is_set(name)) {
+        Some((name, like)) if keys.are_open() => bail!(
+            "{name} is set, which kvik does not read, and no key is asked for: set {like}, or unset {name}"
+        ),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -85,12 +91,13 @@ mod tests {
 
     #[test]
     fn variables_that_are_set_are_told_with_their_likes() {
-        let set = ["LLAMA_ARG_CTX_SIZE", "OLLAMA_HOST", "LLAMA_ARG_UNKNOWN"];
+        let set = ["LLAMA_ARG_CTX_SIZE", "OLLAMA_HOST", "LLAMA_ARG_UNKNOWN", "LLAMA_ARG_SSL_KEY_FILE"];
         assert_eq!(
             notes(|name| set.contains(&name)),
             [
                 "LLAMA_ARG_CTX_SIZE is not read: KVIK_CONTEXT does the same",
                 "OLLAMA_HOST is not read: KVIK_HOST, and KVIK_PORT for its port, does the same",
+                "LLAMA_ARG_SSL_KEY_FILE is not read: a proxy in front of kvik does the same",
             ]
         );
         assert!(notes(|_| false).is_empty());
@@ -114,15 +121,20 @@ mod tests {
     #[test]
     fn a_key_of_llama_server_opens_no_server() {
         let check = |keys: &Keys, is_set: bool, expect: bool| {
-            let checked = check_key(keys, |name| is_set && name == "LLAMA_API_KEY");
-            assert_eq!(checked.is_ok(), expect);
-            if let Err(error) = checked {
-                assert!(error.to_string().contains("KVIK_API_KEY"), "{error}");
+            for (variable, like) in KEYS {
+                let checked = check_key(keys, |name| is_set && name == variable);
+                assert_eq!(checked.is_ok(), expect, "{variable}");
+                if let Err(error) = checked {
+                    assert!(
+                        error.to_string().contains(&format!("set {like}, or unset {variable}")),
+                        "{error}"
+                    );
+                }
             }
         };
         check(&Keys::new([]), true, false);
         check(&Keys::new([]), false, true);
-        check(&Keys::new([]).with_admin(Some("root")), true, false);
+        check(&Keys::new([]).with_admin(Some("root")).unwrap(), true, false);
         check(&Keys::new(["sesame"]), true, true);
     }
 }

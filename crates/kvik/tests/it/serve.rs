@@ -332,6 +332,21 @@ fn the_environment_is_between_the_flags_and_the_file() {
     assert_eq!(alias(&Server::start_with(&["--alias", "of-the-flag"], &of_environment)), "of-the-flag");
 }
 
+/// clap counts the value of a variable like that of a flag, and refused it beside `--shape`.
+#[test]
+fn a_shape_replaces_the_model_of_a_variable() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("shape.gguf");
+    let output = Command::new(env!("CARGO_BIN_EXE_kvik"))
+        .args(["bench", "--shape", "qwen3-tiny", "-p", "0", "-n", "0", "--write"])
+        .arg(&file)
+        .env("KVIK_MODEL", "nothere.gguf")
+        .env("XDG_CONFIG_HOME", dir.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success() && file.is_file(), "{output:?}");
+}
+
 /// A second server is told the first thing that is wrong, and waits for no lock of the first one to find it out.
 #[test]
 fn a_second_server_is_told_at_once_what_is_wrong() {

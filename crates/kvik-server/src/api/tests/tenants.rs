@@ -45,7 +45,8 @@ pub(super) fn tenants_file(dir: &Path, text: &str) -> Source {
 const PAIR: &str = "[tenant.acme]\nKEY:acme;\n[tenant.beta]\nKEY:beta;\n";
 
 pub(crate) fn keys(text: &str) -> Keys {
-    Keys::new([]).with_admin(Some("root")).with_tenants(tenants(text, &Tenants::none()))
+    let admin = Keys::new([]).with_admin(Some("root")).unwrap();
+    admin.with_tenants(tenants(text, &Tenants::none())).unwrap()
 }
 
 fn server(text: &str) -> Server {
@@ -132,7 +133,7 @@ async fn what_concerns_all_is_for_the_admin() {
     assert_eq!(ask(&server, "", "GET", "/metrics", Value::Null).await.status(), 401);
     let nobody = Server::build(
         |_| Err(RequestError::Stopping),
-        Keys::new([]).with_tenants(tenants(PAIR, &Tenants::none())),
+        Keys::new([]).with_tenants(tenants(PAIR, &Tenants::none())).unwrap(),
         config(),
     );
     assert_eq!(get(&nobody, "acme", "/metrics").await.0, 403, "without an admin's key nobody sees it");
@@ -402,7 +403,7 @@ async fn a_changed_file_is_in_force_at_once_and_what_runs_goes_on() {
     let before = server.engine.asked.lock().unwrap()[0].clone();
     let keys = server.app.keys();
     let changed = tenants("[tenant.beta]\nKEY:new-beta;\n[tenant.gamma]\nKEY:gamma;\n", keys.tenants());
-    server.app.server.replace_keys(keys.with_tenants(changed));
+    server.app.server.replace_keys(keys.with_tenants(changed).unwrap());
     for (key, expect) in [("acme", 401), ("beta", 401), ("root", 200)] {
         assert_eq!(get(&server, key, "/v1/models").await.0.as_u16(), expect, "{key}");
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use tracing_subscriber::{EnvFilter, fmt, prelude::*};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt, prelude::*};
 
 use queue::{Lines, Queue};
 
@@ -36,9 +36,9 @@ pub enum LogFormat {
 
 /// Starts logging. `KVIK_LOG` (or `RUST_LOG`) sets the level, such as `debug` or `kvik=debug,warn`.
 pub fn start(format: LogFormat, default_level: &str) {
-    let wanted = ["KVIK_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok());
-    let filter = EnvFilter::new(wanted.as_deref().unwrap_or(default_level));
-    let registry = tracing_subscriber::registry().with(filter);
+    let (directives, note) = directives(|name| std::env::var(name).ok(), default_level);
+    note.iter().for_each(|note| say(note));
+    let registry = tracing_subscriber::registry().with(EnvFilter::new(directives));
     // If the thread cannot be started there is no log; everything else works.
     let queue = Queue::start(Box::new(std::io::stderr())).unwrap_or_default();
     let queue = LOG.get_or_init(|| queue).clone();
@@ -53,6 +53,33 @@ pub fn start(format: LogFormat, default_level: &str) {
             let lines = fmt::layer().with_writer(writer).json().flatten_event(true);
             registry.with(lines).init();
         }
+    }
+}
+
+/// The directives of the first variable that is not empty, else the default level, and a note if a word is no level.
+///
+/// `tracing` takes such a word for a target of which everything is logged, and without a level among the other words
+/// nothing else is, errors included.
+fn directives(
+    variable: impl Fn(&'static str) -> Option<String>,
+    default_level: &str,
+) -> (String, Option<String>) {
+    let set = |name| Some((name, variable(name).filter(|text| !text.trim().is_empty())?));
+    let Some((name, text)) = ["KVIK_LOG", "RUST_LOG"].into_iter().find_map(set) else {
+        return (default_level.to_owned(), None);
+    };
+    let words = || text.split(',').filter(|word| !word.is_empty());
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    let is_target = |word: &str| word.starts_with("kvik") || word.contains(['=', '[', ':']);
+    let unknown = words().find(|word| !is_level(word) && !is_target(word));
+    match unknown.filter(|_| !words().any(is_level)) {
+        Some(word) => {
+            let note = format!(
+                "note: {name} counts as {default_level}: `{word}` is no level; there are off, error, warn, info, debug and trace"
+            );
+            (default_level.to_owned(), Some(note))
+        }
+        None => (text, None),
     }
 }
 
@@ -123,6 +150,32 @@ mod tests {
     #[test]
     fn only_a_terminal_has_colours() {
         assert!(!may_colour(&std::fs::File::open("Cargo.toml").unwrap()));
+    }
+
+    #[test]
+    fn an_unknown_level_is_told_and_an_empty_variable_sets_none() {
+        let check = |variables: &[(&str, &str)], expect: &str, told: Option<&str>| {
+            let set = |asked: &str| {
+                let found = variables.iter().find(|(name, _)| *name == asked);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            let (directives, note) = directives(set, "info");
+            assert_eq!(directives, expect, "{variables:?}");
+            assert_eq!(note.is_some(), told.is_some(), "{variables:?}: {note:?}");
+            assert!(note.unwrap_or_default().contains(told.unwrap_or_default()), "{variables:?}");
+        };
+        check(&[], "info", None);
+        check(&[("KVIK_LOG", ""), ("RUST_LOG", " ")], "info", None);
+        check(&[("KVIK_LOG", ""), ("RUST_LOG", "trace")], "trace", None);
+        check(&[("KVIK_LOG", "WARN"), ("RUST_LOG", "trace")], "WARN", None);
+        for text in ["debug", "0", "kvik=debug,warn", "kvik_server", "hyper,info", "hyper::proto", "off,"] {
+            check(&[("KVIK_LOG", text)], text, None);
+        }
+        // All lines were off, errors included.
+        for text in ["warning", "verbose", "hyper,kvik=debug"] {
+            let word = text.split(',').next().unwrap();
+            check(&[("KVIK_LOG", text)], "info", Some(&format!("KVIK_LOG counts as info: `{word}` is no")));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod work;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::{ArgAction, Args, builder::TypedValueParser};
+use clap::{ArgAction, ArgMatches, Args, builder::TypedValueParser};
 use kvik_engine::stats::DraftSources;
 use kvik_kernels::KvLayout;
 use kvik_model::Adapters;
@@ -31,7 +31,7 @@ use kvik_serving::{
     settings::{
         capacity::Speculate,
         device::{DeviceChoice, GpuLayers},
-        model::{ModelArgs, WeightsArg},
+        model::{ModelArgs, WeightsArg, is_named_by_flag},
         size::ByteSize,
     },
 };
@@ -93,7 +93,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with = "json")]
     jsonl: bool,
     /// Measure a model in a published shape with random weights, in the format of --weights: q4_k_m (the default), q8_0 or f16
-    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["model", "server"])]
+    #[arg(long, value_name = "SHAPE", conflicts_with = "server")]
     shape: Option<ShapeArg>,
     /// Keep that model in a file, for other programs; with -p 0 -n 0 only write it
     #[arg(long, value_name = "FILE")]
@@ -221,14 +221,9 @@ impl Drop for MadeModel {
 }
 
 /// Runs the command; `loading` is a flag of loading that the command line has.
-pub(crate) fn run(args: &BenchArgs, loading: Option<&str>) -> anyhow::Result<()> {
+pub(crate) fn run(args: &BenchArgs, (matches, loading): (&ArgMatches, Option<&str>)) -> anyhow::Result<()> {
+    args.check(matches)?;
     let tests = args.tests();
-    let is_written = args.write.is_some();
-    anyhow::ensure!(
-        !is_written || args.shape.is_some(),
-        "--write writes the model that --shape names; give one"
-    );
-    anyhow::ensure!(!tests.is_empty() || is_written, "nothing to measure: give -p or -n a number above 0");
     if args.server {
         return server::run(args, &tests, loading);
     }
@@ -284,6 +279,23 @@ const HEADER: &str = "\
 | ------------------------------ | ---------: | ------: | ------- | --------------------: | ---------------: |";
 
 impl BenchArgs {
+    /// Refuses flags that contradict each other or measure nothing. A shape replaces the model of a variable or a file.
+    fn check(&self, matches: &ArgMatches) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.shape.is_none() || !is_named_by_flag(matches),
+            "--shape makes a model, and -m names another; leave one out"
+        );
+        anyhow::ensure!(
+            self.write.is_none() || self.shape.is_some(),
+            "--write writes the model that --shape names; give one"
+        );
+        anyhow::ensure!(
+            self.write.is_some() || !self.tests().is_empty(),
+            "nothing to measure: give -p or -n a number above 0"
+        );
+        Ok(())
+    }
+
     fn form(&self) -> Form {
         match (self.json, self.jsonl) {
             (true, _) => Form::Json,
@@ -297,7 +309,7 @@ impl BenchArgs {
         let temporary = || std::env::temp_dir().join(format!("kvik-shape-{}.gguf", std::process::id()));
         let path = self.write.clone().unwrap_or_else(temporary);
         let mut args = self.model.clone();
-        args.model = Some(path.display().to_string());
+        (args.model, args.is_of_shelf) = (Some(path.display().to_string()), false);
         // The file is written in that format.
         args.weights = args.weights.filter(|&format| format != WeightsArg::Q4KM);
         let made = MadeModel { args, temporary: self.write.is_none().then(|| path.clone()) };
@@ -460,7 +472,15 @@ fn spread(samples: &[f64]) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
+    use clap::{CommandFactory, FromArgMatches, Parser};
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
 
     const SHARED: Test = Test { prompt: 0, generate: 0, depth: 0, sequences: 1, own_prompts: false };
     const OWN: Test = Test { own_prompts: true, ..SHARED };
@@ -471,6 +491,23 @@ mod tests {
         assert_eq!(Test { generate: 128, depth: 4096, ..SHARED }.name(), "tg128 @ d4096");
         assert_eq!(Test { generate: 32, depth: 512, sequences: 16, ..SHARED }.name(), "tg32 x16 @ d512");
         assert_eq!(Test { generate: 32, depth: 512, sequences: 16, ..OWN }.name(), "tg32 x16 own @ d512");
+    }
+
+    #[test]
+    fn a_shape_or_a_flag_names_the_model() {
+        let check = |flags: &[&str], expect: Option<&str>| {
+            let matches = Flags::command().get_matches_from([&["kvik"], flags].concat());
+            let checked = Flags::from_arg_matches(&matches).unwrap().bench.check(&matches);
+            let error = checked.err().map(|error| error.to_string());
+            assert_eq!(error.is_some(), expect.is_some(), "{flags:?}: {error:?}");
+            assert!(error.unwrap_or_default().contains(expect.unwrap_or_default()), "{flags:?}");
+        };
+        check(&["-m", "m.gguf"], None);
+        check(&["--shape", "qwen3-tiny"], None);
+        check(&["--shape", "qwen3-tiny", "-m", "m.gguf"], Some("--shape makes a model"));
+        check(&["--shape", "qwen3-tiny", "--write", "s.gguf", "-p", "0", "-n", "0"], None);
+        check(&["--write", "s.gguf"], Some("--shape"));
+        check(&["-p", "0", "-n", "0"], Some("nothing to measure"));
     }
 
     #[test]

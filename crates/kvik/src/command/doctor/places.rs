@@ -274,6 +274,8 @@ mod tests {
         check("new/and/deeper", Verdict::Ok);
         check("file", Verdict::Wrong);
         check("file/kv", Verdict::Wrong);
+        let relative = disk_cache(Some("not/there".into()), ByteSize(1 << 20));
+        assert_ne!(relative.verdict, Verdict::Wrong, "{}", relative.found);
         assert_eq!(directory("state directory", None, "--state-dir").verdict, Verdict::Note);
         assert_eq!(disk_cache(None, ByteSize(1)).verdict, Verdict::Ok);
     }

@@ -49,7 +49,8 @@ pub(crate) struct AccessArgs {
     allow_host: Vec<AllowedHost>,
     // This is text of `--help`; rustdoc asks for a link.
     #[allow(rustdoc::bare_urls)]
-    /// An origin whose pages may send requests, as https://example.org, localhost for pages of this machine, or * for all; may be repeated
+    /// An origin whose pages may send requests, as https://example.org, chrome-extension://* where one * is any text,
+    /// localhost for pages of this machine, or * for all; may be repeated
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     cors: Vec<AllowedOrigin>,
 }
@@ -210,7 +211,7 @@ mod tests {
         check("[::ffff:127.0.0.1]:80", &[], open(), true);
         for bound in ["0.0.0.0:80", "[::]:80", "192.168.1.5:80"] {
             check(bound, &[], open(), false);
-            check(bound, &[], open().with_admin(Some("root")), false);
+            check(bound, &[], open().with_admin(Some("root")).unwrap(), false);
             check(bound, &["--allow-no-key"], open(), true);
             check(bound, &[], Keys::new(["sesame"]), true);
         }

@@ -18,6 +18,7 @@ use kvik_server::{
         prices::{Decimal, PriceList, Prices},
         tenants::{Secret, SecretError, Source, file},
     },
+    app::keys::Keys,
     http::readers::give_way,
 };
 use kvik_serving::settings::dirs;
@@ -116,9 +117,13 @@ impl AccountArgs {
         }
     }
 
-    /// Checks the tenants file, if there is one.
-    pub(crate) fn check_tenants(&self) -> anyhow::Result<()> {
-        self.tenants.as_deref().map_or(Ok(()), |path| file::read(path).map(drop).map_err(Into::into))
+    /// Checks the tenants file, if there is one, beside the keys of other clients.
+    pub(crate) fn check_tenants(&self, keys: &Keys) -> anyhow::Result<()> {
+        let Some(path) = &self.tenants else { return Ok(()) };
+        let tenants = file::read(path)?;
+        let of_tenants =
+            tenants.iter().flat_map(|(name, tenant)| tenant.keys.iter().map(move |key| (name.as_str(), key)));
+        Ok(keys.check(of_tenants)?)
     }
 
     /// The admin's key, if there is one.
