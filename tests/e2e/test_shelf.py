@@ -212,11 +212,57 @@ def test_config_toml_is_read_again_while_the_server_runs(tmp_path, alone):
         assert loads["small"] == 1, "what has not changed stays in memory"
         assert text(ask(server, "wide", PROMPTS[0])) == alone["wide"][0]
         assert {model["id"]: model.get("meta", {}) for model in server.get("/v1/models").json["data"]}["wide"]["n_ctx"] == 256
-        path.write_text(path.read_text() + "contxt = 5\n")
-        wrong = server.post("/v1/shelf/reload", b"")
-        message = wrong.json["error"]["message"]
-        assert wrong.status == 422 and "contxt" in message and "stay as they were" in message, wrong.text
-        assert sorted(statuses(server)) == ["new", "short", "small", "wide"]
+        valid, before = path.read_text(), statuses(server)
+        assert before["new"] == "loaded"
+        for mistake, word in [
+            ("contxt = 5", "contxt"),
+            ('chat-template-kwargs = "{enable_thinking: false}"', "chat-template-kwargs"),
+            ('kv = "q8"\nkv-map = "x"', "kv-map"),
+            ('device = "cpu"\ngpu-layers = 4', "gpu-layers"),
+        ]:
+            path.write_text(f"{valid}{mistake}\n")
+            wrong = server.post("/v1/shelf/reload", b"")
+            message = wrong.json["error"]["message"]
+            assert wrong.status == 422 and word in message and "stay as they were" in message, wrong.text
+            assert statuses(server) == before, mistake
+
+
+def test_a_file_that_is_replaced_is_loaded_at_the_next_request(tmp_path, alone):
+    path, other = tmp_path / "model.gguf", tmp_path / "other.gguf"
+    path.write_bytes(FILE.read_bytes())
+    # Of the same length, with the last layers of nothing.
+    other.write_bytes(FILE.read_bytes()[:-2_000_000] + bytes(2_000_000))
+    with start(tmp_path, "--shelf-ram", "1GiB", small={"source": str(path)}) as server:
+        assert text(ask(server, "small", PROMPTS[0])) == alone["small"][0]
+        assert server.post("/v1/shelf/reload", b"").status == 200
+        assert statuses(server)["small"] == "loaded", "it is as it was"
+        os.replace(other, path)
+        assert server.post("/v1/shelf/reload", b"").status == 200
+        said = text(ask(server, "small", PROMPTS[0]))
+        loads = {model["name"]: model["loads"] for model in server.get("/v1/shelf").json["models"]}
+        assert loads["small"] == 2 and said != alone["small"][0]
+    with Server("-m", path, "--context", "512", "--cache-ram", KV, "--threads", "2") as server:
+        assert text(ask(server, "small", PROMPTS[0])) == said
+
+
+def test_a_model_on_the_hub_is_fetched_while_others_answer(tmp_path, alone):
+    with Hub({"o/tiny": {"tiny-Q8_0.gguf": FILE.read_bytes()}}, bytes_per_s=100_000) as hub:
+        env = {"KVIK_MODELS_DIR": str(tmp_path / "models"), "HF_ENDPOINT": hub.url}
+        with start(tmp_path, "--shelf-ram", "1GiB", env=env, small={"source": "hf:o/tiny"}) as server:
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(ask, server, "small", PROMPTS[0])
+                while not any("/blobs/" in path for path in hub.asked):
+                    assert not asked.done(), asked.result()
+                    time.sleep(0.02)
+                assert text(ask(server, "wide", PROMPTS[0])) == alone["wide"][0]
+                assert statuses(server)["small"] == "loading" and not asked.done()
+                hub.bytes_per_s = None
+                assert text(asked.result()) == alone["small"][0]
+            assert server.post("/v1/shelf/reload", b"").status == 200
+            assert text(ask(server, "small", PROMPTS[1])) == alone["small"][1]
+            listed = server.get("/v1/shelf").json["models"][0]
+            assert (listed["name"], listed["loads"]) == ("small", 1), "it stays in memory"
+            assert server.get("/api/tags").json["models"][0]["size"] == FILE.stat().st_size
 
 
 def lines(answer):

@@ -41,6 +41,11 @@ impl DraftFile {
         self.layout.block_bytes()
     }
 
+    /// Bytes of its packed weights.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        self.model.weight_bytes()
+    }
+
     /// Name of the model.
     pub(crate) fn name(&self) -> &str {
         &self.model.config().name

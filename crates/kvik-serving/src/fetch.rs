@@ -10,30 +10,56 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use kvik_shelf::{Kind, Manifest, ModelName, ModelSource, Progress, Shelf};
 
 use super::names::{self, Named};
-use crate::settings::{logging::say, models_dir::ModelsDirArgs, size::ByteSize};
+use crate::settings::{logging::say, model::Meant, models_dir::ModelsDirArgs, size::ByteSize};
+
+/// Says whether a download is to end.
+pub type Cancelled<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// The path of a model: a file, a name, or a source on the hub, which is downloaded if need be.
-pub fn model(text: &str, dir: &ModelsDirArgs) -> anyhow::Result<PathBuf> {
-    Ok(locate(text, Kind::Model, dir)?.path)
+pub fn model<'a>(text: impl Into<Meant<'a>>, dir: &ModelsDirArgs) -> anyhow::Result<PathBuf> {
+    Ok(locate(text.into(), Kind::Model, dir)?.path)
 }
 
 /// The path and name of an adapter; a file is named after its stem.
 pub(super) fn adapter(file: &Path, dir: &ModelsDirArgs) -> anyhow::Result<Located> {
     let text = file.to_str().with_context(|| format!("the path {} is not UTF-8", file.display()))?;
-    locate(text, Kind::Adapter, dir)
+    locate(text.into(), Kind::Adapter, dir)
 }
 
 /// The path of a model or an adapter; `None` if it is still to be downloaded.
-pub fn without_download(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Option<PathBuf>> {
-    let is_here =
-        Path::new(text).exists() || matches!(names::find(&dir.shelf()?, text, kind)?, Named::Here(_));
+pub fn without_download<'a>(
+    text: impl Into<Meant<'a>>,
+    kind: Kind,
+    dir: &ModelsDirArgs,
+) -> anyhow::Result<Option<PathBuf>> {
+    let text = text.into();
+    let is_here = text.path().is_some() || matches!(names::find(&dir.shelf()?, text, kind)?, Named::Here(_));
     Ok(if is_here { Some(locate(text, kind, dir)?.path) } else { None })
 }
 
+/// Downloads a model or an adapter unless it is on this machine.
+pub fn download(
+    text: Meant<'_>,
+    kind: Kind,
+    dir: &ModelsDirArgs,
+    cancelled: Cancelled<'_>,
+) -> anyhow::Result<()> {
+    if text.path().is_some() {
+        return Ok(());
+    }
+    let shelf = dir.shelf()?;
+    if let Named::OnHub { source, name } = names::find(&shelf, text, kind)? {
+        let bars = Bars { cancelled: Some(cancelled), ..Bars::default() };
+        pull_with(&shelf, (&source, &name), &bars)?;
+    }
+    Ok(())
+}
+
 /// The name on the shelf of a model that is on this machine; `None` for a path.
-pub fn name_of(text: &str, dir: &ModelsDirArgs) -> Option<String> {
+pub fn name_of<'a>(text: impl Into<Meant<'a>>, dir: &ModelsDirArgs) -> Option<String> {
+    let text = text.into();
     match names::find(&dir.shelf().ok()?, text, Kind::Model) {
-        Ok(Named::Here(manifest)) if !Path::new(text).exists() => Some(manifest.name.to_string()),
+        Ok(Named::Here(manifest)) if text.path().is_none() => Some(manifest.name.to_string()),
         _ => None,
     }
 }
@@ -59,9 +85,8 @@ pub(super) struct Located {
     pub(super) name: String,
 }
 
-fn locate(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Located> {
-    let path = Path::new(text);
-    if path.exists() {
+fn locate(text: Meant<'_>, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Located> {
+    if let Some(path) = text.path() {
         return Ok(Located { path: path.to_owned(), name: stem(path) });
     }
     let shelf = dir.shelf()?;
@@ -69,6 +94,7 @@ fn locate(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Located
         Named::Here(manifest) => *manifest,
         Named::OnHub { source, name } => pull(&shelf, &source, &name)?,
     };
+    let text = text.text();
     match (kind, manifest.kind) {
         (Kind::Model, Kind::Adapter) => {
             bail!("`{text}` is a LoRA adapter, not a model; --lora takes it beside one")
@@ -80,20 +106,29 @@ fn locate(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Located
 
 /// Pulls a model, with a progress bar for each of its files.
 pub fn pull(shelf: &Shelf, source: &ModelSource, name: &ModelName) -> anyhow::Result<Manifest> {
-    let bars = Bars::default();
-    let pulled = shelf.pull(source, name, &bars);
+    pull_with(shelf, (source, name), &Bars::default())
+}
+
+fn pull_with(
+    shelf: &Shelf,
+    (source, name): (&ModelSource, &ModelName),
+    bars: &Bars<'_>,
+) -> anyhow::Result<Manifest> {
+    let pulled = shelf.pull(source, name, bars);
     bars.clear();
     Ok(pulled?)
 }
 
 /// Progress bars on standard error; if that is not a terminal, lines that say which files are fetched.
 #[derive(Default)]
-struct Bars {
+struct Bars<'a> {
     all: MultiProgress,
     files: Mutex<Vec<ProgressBar>>,
+    /// Whether the download is to end; with `None` it goes on.
+    cancelled: Option<Cancelled<'a>>,
 }
 
-impl Bars {
+impl Bars<'_> {
     fn files(&self) -> MutexGuard<'_, Vec<ProgressBar>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,7 +144,7 @@ impl Bars {
     }
 }
 
-impl Progress for Bars {
+impl Progress for Bars<'_> {
     fn begin(&self, files: &[(String, Option<u64>)]) {
         let style = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -148,6 +183,10 @@ impl Progress for Bars {
     fn note(&self, text: &str) {
         self.all.suspend(|| say(&format!("note: {text}")));
     }
+
+    fn cancelled(&self) -> bool {
+        self.cancelled.is_some_and(|cancelled| cancelled())
+    }
 }
 
 #[cfg(test)]
@@ -170,6 +209,11 @@ mod tests {
         assert!(path.ends_with("file-a.gguf") && name == "a");
         assert_eq!(adapter(&path, &dir)?.name, "file-a");
         let file = model("m", &dir)?;
+        // Tests run in the folder of this crate.
+        dir.shelf()?.copy("m", &"src".parse()?)?;
+        assert_eq!((model("src", &dir)?, name_of("src", &dir)), (PathBuf::from("src"), None));
+        assert_eq!(model(Meant::Name("src"), &dir)?, file);
+        assert_eq!(name_of(Meant::Name("src"), &dir).as_deref(), Some("src"));
         assert_eq!(name_of("m", &dir).as_deref(), Some("m"));
         assert_eq!([name_of("x", &dir), name_of(file.to_str().unwrap(), &dir)], [None, None]);
         let told = |name: &str| adapter_name(name.as_ref());

@@ -44,6 +44,8 @@ pub struct Loaded {
     pub serving: Serving,
     /// Memory for keys and values.
     pub budget: KvBudget,
+    /// Bytes of all weights, keys and values, also of the draft model and the adapters.
+    pub bytes: u64,
     /// Compute threads.
     pub threads: usize,
     /// Name of the GPU that computes, when one does.
@@ -100,6 +102,10 @@ pub fn open_with(
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
     let budget = KvBudget::new(model, &layout, asked.map(|size| size.0), draft_bytes);
     let budget = budget.map_err(|error| budget::refused(error, flag))?;
+    let weights =
+        [model.weight_bytes(), draft.as_ref().map_or(0, DraftFile::weight_bytes), lora.adapters().bytes()];
+    let kv_bytes = budget.bytes() + budget.blocks as u64 * draft_bytes as u64;
+    let bytes = weights.into_iter().sum::<usize>() as u64 + kv_bytes;
     let KeptMeasurements { losses, calibration, gates } = KeptMeasurements::of(&model.digest(), &layout);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
     let context = budget.context(cache.context, model.config().context, retaining.usual().is_some());
@@ -131,7 +137,7 @@ pub fn open_with(
     let handle = Handle::new(session.engine.clone(), records.map(Fleet::new));
     let serving = serving(session, card, (retaining, lora), next_turns);
     let (disk, remote, draft) = (disk_line, remote_line, draft_name);
-    Ok(Loaded { serving, budget, threads, device, disk, remote, draft, handle })
+    Ok(Loaded { serving, budget, bytes, threads, device, disk, remote, draft, handle })
 }
 
 /// The context that [`open_with`] gives a model on the processor, beside a draft model; of both only the headers are
@@ -198,7 +204,7 @@ fn card(
     capacity: Capacity,
 ) -> ModelCard {
     let own_name = url_name(&model.config().name);
-    let pulled = args.named().and_then(|text| fetch::name_of(text, &args.models_dir));
+    let pulled = args.meant().and_then(|text| fetch::name_of(text, &args.models_dir));
     ModelCard {
         name: pulled.unwrap_or_else(|| own_name.clone()),
         own_name,
@@ -230,6 +236,22 @@ fn within(config: EngineConfig, capacity: Capacity, has_draft_model: bool) -> En
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Covers a draft model, whose weights, keys and values a shelf did not count.
+    #[test]
+    fn the_bytes_are_those_of_all_weights_keys_and_values() {
+        const KV_BYTES: u64 = 8 << 20;
+        for (draft, models) in [(None, 1), (Some("embedded"), 2)] {
+            let draft = draft.map(str::to_owned);
+            let cache = CacheArgs { draft, ..CacheArgs::in_ram(512, ByteSize(KV_BYTES)) };
+            let loaded = open(&ModelArgs::embedded(), &cache, Capacity::ONE).unwrap();
+            loaded.handle.shutdown(Duration::ZERO);
+            let kv_bytes = loaded.bytes - models * loaded.serving.model.bytes;
+            let block_bytes = (loaded.budget.block_bytes + loaded.budget.draft_bytes) as u64;
+            assert_eq!(kv_bytes, loaded.budget.blocks as u64 * block_bytes);
+            assert!((KV_BYTES - block_bytes..=KV_BYTES).contains(&kv_bytes), "{models} models: {kv_bytes}");
+        }
+    }
 
     #[test]
     fn names_are_fit_for_urls() {

@@ -7,7 +7,10 @@ use kvik_shelf::{
     HubSpec, Kind, Manifest, ModelName, ModelSource, Shelf, ShelfError, Short, ShortName, alike,
 };
 
-use crate::settings::{model::EMBEDDED, models_dir::ModelsDirArgs};
+use crate::settings::{
+    model::{EMBEDDED, Meant},
+    models_dir::ModelsDirArgs,
+};
 
 /// A model or an adapter that a text names, and that is no path.
 #[derive(Debug)]
@@ -24,7 +27,15 @@ pub enum Named {
 }
 
 /// Finds what a text names, without the network: a name before a short name, and what was downloaded before the hub.
-pub fn find(shelf: &Shelf, text: &str, kind: Kind) -> anyhow::Result<Named> {
+pub fn find<'a>(shelf: &Shelf, text: impl Into<Meant<'a>>, kind: Kind) -> anyhow::Result<Named> {
+    let meant = text.into();
+    let text = meant.text();
+    // A name from an earlier version may look like a source.
+    if let Meant::Name(name) = meant
+        && let Ok(manifest) = shelf.find(name)
+    {
+        return Ok(Named::Here(Box::new(manifest)));
+    }
     if let ModelSource::Hub(spec) = text.parse()? {
         let name = ModelSource::Hub(spec.clone()).default_name()?;
         return on_hub(shelf, spec, name);
@@ -139,6 +150,19 @@ mod tests {
             dir.shelf().unwrap().add(&file, &name.parse().unwrap()).unwrap();
         }
         (dir, place)
+    }
+
+    #[test]
+    fn what_is_said_to_be_a_name_is_one() {
+        let (dir, _place) = shelf_of(&["src"]);
+        let shelf = dir.shelf().unwrap();
+        // The manifest of an earlier version, whose name looks like a source.
+        let names = dir.directory().unwrap().join("names");
+        let text = std::fs::read_to_string(names.join("src.json")).unwrap();
+        std::fs::write(names.join("hf.co%2Fo%2Fr.json"), text.replace("\"src\"", "\"hf.co/o/r\"")).unwrap();
+        let is_here = |meant: Meant<'_>| matches!(find(&shelf, meant, Kind::Model), Ok(Named::Here(_)));
+        assert!(is_here(Meant::Name("hf.co/o/r")) && !is_here(Meant::Said("hf.co/o/r")));
+        assert!(is_here(Meant::Name("src")) && !is_here(Meant::Name("nothere")));
     }
 
     #[test]

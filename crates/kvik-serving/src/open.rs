@@ -113,11 +113,12 @@ impl ModelArgs {
                  models in it"
             );
         }
-        let mut loaded = match self.named() {
+        let mut loaded = match self.meant() {
             None => embedded()?,
             Some(model) => {
                 let path = fetch::model(model, &self.models_dir)?;
-                LoadedModel::open(&path).with_context(|| format!("the model {model} cannot be loaded"))?
+                let loaded = LoadedModel::open(&path);
+                loaded.with_context(|| format!("the model {} cannot be loaded", model.text()))?
             }
         };
         if let Some(path) = &self.chat_template {

@@ -41,3 +41,4 @@ pub use proxy::ProxyError;
 pub use shelf::{DefaultModel, Listing, Removed, Shelf};
 pub use short_name::{Short, ShortName};
 pub use source::{HubSpec, ModelSource};
+pub use split::parts_of;

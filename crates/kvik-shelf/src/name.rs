@@ -4,10 +4,12 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ShelfError;
+use crate::{ModelSource, ShelfError};
 
 /// Maximum length of a manifest's file name: systems allow 255.
 const FILE_NAME_MAX: usize = 240;
+/// Words by which flags and requests mean the embedded model, and the model that was used last.
+const RESERVED: [&str; 2] = ["embedded", "kvik"];
 
 /// The name of a model on a shelf: ASCII letters, digits and `-_.@+`, in parts between `/` and `:`, such as
 /// `qwen3`, `qwen3:0.6b` or `Qwen/Qwen3-0.6B-GGUF:Q4_K_M@main`.
@@ -19,6 +21,17 @@ impl ModelName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Refuses a new name that flags or requests take for something else. A model that got it from an earlier version keeps
+    /// it, so that it can be found and removed.
+    pub(crate) fn check_new(&self) -> Result<(), ShelfError> {
+        let bad = |reason| Err(ShelfError::BadName { name: self.0.clone(), reason });
+        match self.0.parse() {
+            _ if RESERVED.contains(&self.as_str()) => bad("kvik means another model by this word"),
+            Ok(ModelSource::Path(_)) => Ok(()),
+            Ok(ModelSource::Hub(_)) | Err(_) => bad("it begins as a source on the hub does"),
+        }
     }
 
     /// The file name of its manifest, unique for each name.
@@ -85,6 +98,18 @@ mod tests {
         assert_eq!(files.len(), names.len());
         assert!(files.contains("Qwen%2FQwen3-0.6B-GGUF%3AQ4_K_M@main.json"), "{files:?}");
         assert!(files.iter().all(|file| !file.contains(['/', ':'])), "{files:?}");
+    }
+
+    #[test]
+    fn words_that_mean_something_else_are_no_new_names() {
+        for name in ["embedded", "kvik", "hf.co/o/r", "huggingface.co/o/r:Q4_K_M", "hf.co/x"] {
+            let name: ModelName = name.parse().unwrap();
+            assert!(name.check_new().is_err(), "{name}");
+        }
+        for name in ["embedded:1b", "kvik2", "o/hf.co", "hf.company/m"] {
+            let name: ModelName = name.parse().unwrap();
+            name.check_new().unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Names of the files of a split model: `NAME-00001-of-00003.gguf`.
 
+use std::path::{Path, PathBuf};
+
 /// The parsed name of a file of a split model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SplitName<'a> {
@@ -36,6 +38,12 @@ impl<'a> SplitName<'a> {
     }
 }
 
+/// The files of the model at the path of one: all parts of a split model, by their names, else this file.
+pub fn parts_of(path: &Path) -> Vec<PathBuf> {
+    let split = path.to_str().and_then(SplitName::of).filter(|split| split.is_sensible());
+    split.map_or_else(|| vec![path.to_owned()], |split| split.all().map(PathBuf::from).collect())
+}
+
 fn five_digits(text: &str) -> Option<u32> {
     (text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
 }
@@ -65,5 +73,8 @@ mod tests {
             assert_eq!(SplitName::of(whole), None, "{whole}");
         }
         assert!(!SplitName::of("m-00001-of-99999.gguf").unwrap().is_sensible());
+        let parts = ["/a/m-00001-of-00002.gguf", "/a/m-00002-of-00002.gguf"].map(PathBuf::from);
+        assert_eq!(parts_of(&parts[1]), parts);
+        assert_eq!(parts_of("/a/m.gguf".as_ref()), [PathBuf::from("/a/m.gguf")]);
     }
 }

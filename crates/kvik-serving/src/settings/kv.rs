@@ -23,7 +23,7 @@ pub struct KvArgs {
     kv: Option<KvChoice>,
     /// File with the formats by layer: a run such as 0-3:f16 a line, and # before comments
     #[arg(long, value_name = "FILE")]
-    kv_map: Option<PathBuf>,
+    pub kv_map: Option<PathBuf>,
     /// Format of keys [default: that of --kv]
     #[arg(long, value_name = "FORMAT", value_parser = kv_format())]
     kv_k: Option<KvFormat>,

@@ -1,6 +1,9 @@
 //! The flags that all commands share: the model, its formats, and the cache.
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+};
 
 use anyhow::bail;
 use clap::{ArgMatches, Args, ValueEnum, builder::TypedValueParser, parser::ValueSource};
@@ -34,6 +37,9 @@ pub struct ModelArgs {
     /// [default: that of `kvik default`, else embedded]
     #[arg(short, long, value_name = "MODEL", value_parser = home::text)]
     pub model: Option<String>,
+    /// Whether kvik has taken the model from the shelf by its name: what a user writes may be a path.
+    #[arg(skip)]
+    pub is_of_shelf: bool,
     /// Directory of models by name.
     #[command(flatten)]
     pub models_dir: ModelsDirArgs,
@@ -53,6 +59,37 @@ pub struct ModelArgs {
     /// Part of the machine's memory to stay in.
     #[command(flatten)]
     pub domain: DomainArgs,
+}
+
+/// A text that means a model or an adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meant<'a> {
+    /// As a user writes it: a path or a source on the hub before a name.
+    Said(&'a str),
+    /// A name of the shelf, which is no path, whatever the working directory has.
+    Name(&'a str),
+}
+
+impl<'a> Meant<'a> {
+    /// The text.
+    pub fn text(self) -> &'a str {
+        let (Meant::Said(text) | Meant::Name(text)) = self;
+        text
+    }
+
+    /// The path that is meant; `None` if there is none.
+    pub fn path(self) -> Option<&'a Path> {
+        match self {
+            Meant::Said(text) => Some(Path::new(text)).filter(|path| path.exists()),
+            Meant::Name(_) => None,
+        }
+    }
+}
+
+impl<'a> From<&'a str> for Meant<'a> {
+    fn from(text: &'a str) -> Meant<'a> {
+        Meant::Said(text)
+    }
 }
 
 /// Whether -m is on the command line, as opposed to a variable or a file that sets it.
@@ -215,6 +252,7 @@ impl ModelArgs {
     pub fn embedded() -> ModelArgs {
         ModelArgs {
             model: None,
+            is_of_shelf: false,
             models_dir: ModelsDirArgs::default(),
             weights: None,
             chat_template: None,
@@ -228,6 +266,7 @@ impl ModelArgs {
     pub fn of(&self, model: &str) -> ModelArgs {
         ModelArgs {
             model: Some(model.to_owned()),
+            is_of_shelf: false,
             models_dir: self.models_dir.clone(),
             weights: self.weights,
             chat_template: None,
@@ -244,7 +283,13 @@ impl ModelArgs {
 
     /// The model's path, name or source; `None` for the embedded one.
     pub fn named(&self) -> Option<&str> {
-        self.model.as_deref().filter(|model| *model != EMBEDDED)
+        self.model.as_deref().filter(|model| self.is_of_shelf || *model != EMBEDDED)
+    }
+
+    /// The same text with what it may mean.
+    pub fn meant(&self) -> Option<Meant<'_>> {
+        let text = self.named()?;
+        Some(if self.is_of_shelf { Meant::Name(text) } else { Meant::Said(text) })
     }
 
     /// Whether this is the embedded model.
@@ -269,12 +314,19 @@ impl ModelArgs {
         Ok(())
     }
 
+    /// Takes the model that has this name on the shelf.
+    pub fn take_of_shelf(&mut self, name: String) {
+        (self.model, self.is_of_shelf) = (Some(name), true);
+    }
+
     /// Takes the default model of the shelf, if there is one and no flag, variable or file names another.
     pub fn take_default(&mut self) {
         if self.model.is_none() {
             // A shelf that cannot be read has no default, as for a service without a home directory.
             let default = self.models_dir.shelf().ok().and_then(|shelf| shelf.default_model().ok().flatten());
-            self.model = default.map(|default| default.manifest.name.to_string());
+            if let Some(default) = default {
+                self.take_of_shelf(default.manifest.name.to_string());
+            }
         }
     }
 
@@ -304,6 +356,17 @@ mod tests {
         Ok(model.model)
     }
 
+    /// A model of the shelf was a folder of its name in the working directory, which in tests is that of this crate.
+    #[test]
+    fn a_name_is_no_path() {
+        assert_eq!(Meant::Said("src").path(), Some(Path::new("src")));
+        assert_eq!((Meant::Said("nothere").path(), Meant::Name("src").path()), (None, None));
+        let mut args = ModelArgs { model: Some(EMBEDDED.to_owned()), ..ModelArgs::embedded() };
+        assert_eq!((args.meant(), args.is_embedded()), (None, true));
+        args.take_of_shelf(EMBEDDED.to_owned());
+        assert_eq!((args.meant(), args.is_embedded()), (Some(Meant::Name(EMBEDDED)), false));
+    }
+
     #[test]
     fn a_word_or_a_flag_names_the_model() {
         assert_eq!(with_word(&[], Some("a")).unwrap().as_deref(), Some("a"));
@@ -327,8 +390,8 @@ mod tests {
         };
         assert!(default(None).is_embedded());
         models_dir.shelf().unwrap().add(&file, &"m".parse().unwrap()).unwrap();
-        assert_eq!(default(None).named(), Some("m"));
-        assert_eq!(default(Some("other")).named(), Some("other"));
+        assert_eq!(default(None).meant(), Some(Meant::Name("m")), "whatever path is called so");
+        assert_eq!(default(Some("other")).meant(), Some(Meant::Said("other")));
         assert!(default(Some(EMBEDDED)).is_embedded());
     }
 }

@@ -157,12 +157,12 @@ impl Shelf {
     /// Gives a name to a model or adapter in place: a GGUF file, with the other files of a split one, or a Hugging
     /// Face directory. The shelf does not own its files: they are never removed.
     pub fn add(&self, path: &Path, name: &ModelName) -> Result<Manifest, ShelfError> {
-        let path = fs::canonicalize(path).map_err(|error| self.not_there(path, error))?;
-        let not_a_model =
-            |reason: &str| ShelfError::NotAModel { path: path.clone(), reason: reason.to_owned() };
-        if fs::canonicalize(&self.dir).is_ok_and(|dir| path.starts_with(dir)) {
-            return Err(not_a_model("it is a file of the shelf; kvik cp gives it another name"));
+        let real = fs::canonicalize(path).map_err(|error| self.not_there(path, error))?;
+        if fs::canonicalize(&self.dir).is_ok_and(|dir| real.starts_with(dir)) {
+            let reason = "it is a file of the shelf; kvik cp gives it another name".to_owned();
+            return Err(ShelfError::NotAModel { path: real, reason });
         }
+        let path = files::own_path(path, real).map_err(ShelfError::io(path))?;
         let (model, files) = files::at(&path)?;
         let manifest = Manifest {
             name: name.clone(),
@@ -262,9 +262,10 @@ impl Shelf {
         disk::replace(&path, &self.names_dir().join(".new"), &text).map_err(ShelfError::io(&path))
     }
 
-    /// Refuses to reassign a name that belongs to a model of another source, and one whose file is that of another name.
+    /// Refuses to reassign a name that belongs to a model of another source, one whose file is that of another name, and a
+    /// new one that means something else.
     fn check_owner(&self, name: &ModelName, source: &ModelSource) -> Result<(), ShelfError> {
-        let Some(owner) = self.at_path_of(name)? else { return Ok(()) };
+        let Some(owner) = self.at_path_of(name)? else { return name.check_new() };
         let is_same_model = match (&owner.source, source) {
             (ModelSource::Hub(owner), ModelSource::Hub(new)) => owner.is_same_model(new),
             (owner, new) => owner == new,

@@ -72,6 +72,27 @@ fn a_name_is_not_taken_from_another_model() {
     says(&shelf.pull(&source, &"mine".parse().unwrap(), &Quiet).unwrap_err(), &["`mine`", "mine.gguf"]);
 }
 
+/// Models were given names under which others answered; those that have one stay where they can be removed.
+#[test]
+fn a_name_that_means_something_else_is_given_to_no_new_model() {
+    let (shelf, dir, _) = two_names();
+    let path = dir.path().join("mine.gguf");
+    fs::write(&path, b"GGUF").unwrap();
+    let source: ModelSource = "hf:o/r".parse().unwrap();
+    for name in ["embedded", "kvik", "hf.co/o/r", "huggingface.co/o/r"] {
+        let name: crate::ModelName = name.parse().unwrap();
+        says(&shelf.add(&path, &name).unwrap_err(), &[name.as_str(), "cannot be the name"]);
+        says(&shelf.copy("short", &name).unwrap_err(), &[name.as_str(), "cannot be the name"]);
+        says(&shelf.pull(&source, &name, &Quiet).unwrap_err(), &[name.as_str(), "cannot be the name"]);
+    }
+    let manifest = Manifest { name: "kvik".parse().unwrap(), ..shelf.find("short").unwrap() };
+    fs::write(dir.path().join("models/names/kvik.json"), manifest.to_json().unwrap()).unwrap();
+    assert_eq!(names(&shelf), ["kvik", "o/r", "short"]);
+    shelf.copy("o/r", &manifest.name).unwrap();
+    shelf.remove("kvik").unwrap();
+    assert_eq!(names(&shelf), ["o/r", "short"]);
+}
+
 /// On a file system that takes upper and lower case for one, which a second link shows here.
 #[test]
 fn a_name_in_another_case_is_no_damage_of_the_file_that_both_have() {
@@ -106,6 +127,31 @@ fn files_that_were_added_stay_their_owners() {
     says(&shelf.add(dir.path(), &name).unwrap_err(), &["config.json"]);
     let own = shelf.path(&shelf.find("short").unwrap()).unwrap();
     says(&shelf.add(&own, &name).unwrap_err(), &["kvik cp"]);
+}
+
+/// In the cache of Hugging Face's own tools a model is links to files that are named by their content. One part was taken
+/// for the whole.
+#[cfg(unix)]
+#[test]
+fn parts_that_are_links_are_found_by_their_own_names() {
+    let (shelf, dir, _) = two_names();
+    let snapshot = dir.path().join("snapshot");
+    fs::create_dir(&snapshot).unwrap();
+    let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| snapshot.join(name));
+    for (part, blob) in parts.iter().zip(["5f1c", "0a2b"]) {
+        let blob = dir.path().join(blob);
+        fs::write(&blob, b"GGUF and more").unwrap();
+        std::os::unix::fs::symlink(blob, part).unwrap();
+    }
+    let manifest = shelf.add(&parts[1], &"mine".parse().unwrap()).unwrap();
+    assert_eq!((manifest.files.len(), manifest.bytes()), (2, 26));
+    assert!(shelf.path(&manifest).unwrap().ends_with("snapshot/m-00001-of-00002.gguf"));
+    // A link to one part alone leads to the others.
+    let whole = ["w-00001-of-00002.gguf", "w-00002-of-00002.gguf"].map(|name| dir.path().join(name));
+    whole.iter().for_each(|part| fs::write(part, b"GGUF").unwrap());
+    let link = snapshot.join("w-00001-of-00002.gguf");
+    std::os::unix::fs::symlink(&whole[0], &link).unwrap();
+    assert_eq!(shelf.add(&link, &"whole".parse().unwrap()).unwrap().files.len(), 2);
 }
 
 #[test]

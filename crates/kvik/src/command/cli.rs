@@ -135,12 +135,9 @@ impl Task {
     /// and `kvik chat`, so these decide about the default themselves.
     pub(crate) fn take_model(&mut self, matches: &ArgMatches) -> anyhow::Result<()> {
         let model = match self {
-            Task::Serve(args) => return args.model.take_word(args.name.take(), matches),
+            Task::Serve(args) => return args.take_model(matches),
             Task::Chat(args) => return args.model.take_word(args.name.take(), matches),
-            Task::Doctor(args) => {
-                let serve = &mut args.serve;
-                return serve.model.take_word(serve.name.take(), matches);
-            }
+            Task::Doctor(args) => return args.serve.take_model(matches),
             Task::Bench(args) if !args.server => &mut args.model,
             Task::Perplexity(args) => &mut args.model,
             Task::Eval(args) => &mut args.model,

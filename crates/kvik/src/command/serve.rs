@@ -102,8 +102,8 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
 
 /// The path of a model's file, by which it is the same under every name, or the word for the embedded one.
 fn file_of(model: &ModelArgs) -> Option<String> {
-    let Some(named) = model.named() else { return Some(EMBEDDED.to_owned()) };
-    let path = fetch::without_download(named, Kind::Model, &model.models_dir).ok().flatten()?;
+    let Some(meant) = model.meant() else { return Some(EMBEDDED.to_owned()) };
+    let path = fetch::without_download(meant, Kind::Model, &model.models_dir).ok().flatten()?;
     path.canonicalize().ok()?.to_str().map(str::to_owned)
 }
 
@@ -140,7 +140,7 @@ fn one_model(
     (loaded, began): (Loaded, Instant),
     (around, address): (&ServerSetup, SocketAddr),
 ) -> anyhow::Result<(Arc<Shelf>, String)> {
-    let Loaded { serving, budget, threads, device, disk, remote, draft, handle } = loaded;
+    let Loaded { serving, budget, bytes, threads, device, disk, remote, draft, handle } = loaded;
     let url = url(address);
     let shows = example::Shows::of(&serving);
     let example = example::curl(&url, &serving.model.name, shows, !clients.keys.are_open());
@@ -152,7 +152,6 @@ fn one_model(
     // A store of its own: the engine closes the other when it ends, and conversations are written after that.
     let shared_records = remote::open_records(&args.cache.remote)?;
     handle.warm(args.cache.remote.warm());
-    let bytes = serving.model.bytes + budget.bytes();
     let app = app(args, clients, serving, (around, shared_records))?;
     let runtime = tokio::runtime::Handle::current();
     let open = shelf::begin(&runtime, app, handle, (bytes, args.grace()));

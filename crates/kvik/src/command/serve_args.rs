@@ -1,14 +1,16 @@
 //! The flags of `kvik serve`, and the settings of servers and models derived from them.
 
 use std::{
+    cmp::Ordering,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
-use clap::{Args, builder::FalseyValueParser};
+use clap::{ArgMatches, Args, builder::FalseyValueParser};
 use kvik_memory::{memory::MemoryConfig, records::Records};
+use kvik_model::load::LoadedModel;
 
 use super::{
     flags::{
@@ -167,33 +169,66 @@ pub(crate) struct ServerSetup {
 }
 
 impl ServeArgs {
+    /// Takes the model that the word behind the command or a flag names; none where `--shelf` comes before what names one,
+    /// as a flag comes before a variable, and that before the file.
+    pub(super) fn take_model(&mut self, matches: &ArgMatches) -> anyhow::Result<()> {
+        self.model.take_word(self.name.take(), matches)?;
+        let Some(model) = self.model.model.as_deref().filter(|_| self.shelf) else { return Ok(()) };
+        let named = matches.value_source("name").or_else(|| matches.value_source("model"));
+        match matches.value_source("shelf").cmp(&named) {
+            Ordering::Less => {}
+            Ordering::Equal => {
+                bail!(
+                    "--shelf serves all models of `kvik list`, and --model {model} names one; leave one out"
+                )
+            }
+            Ordering::Greater => self.model.model = None,
+        }
+        Ok(())
+    }
+
     /// Refuses flags that contradict each other or name something that does not exist, before anything is opened or
     /// waited for.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        self.model.kv.choice()?;
-        device::choice(&self.cache)?;
-        self.memory.config(false)?;
+        self.check_model()?;
         self.kv_events.config()?;
-        self.cache.remote.place()?;
         check_memory("--body-limit", self.body_limit)?;
         self.shelf_ram.map_or(Ok(()), |size| check_memory("--shelf-ram", size))
     }
 
+    /// The same for the flags that concern a model, of which a shelf has some for each.
+    pub(super) fn check_model(&self) -> anyhow::Result<()> {
+        self.model.kv.choice()?;
+        device::choice(&self.cache)?;
+        self.memory.config(false)?;
+        self.template.variables()?;
+        self.cache.remote.place().map(drop)
+    }
+
+    /// The flags of the draft model, if there is one.
+    pub(super) fn draft(&self) -> Option<ModelArgs> {
+        self.cache.draft.as_deref().map(|draft| self.model.of(draft))
+    }
+
     /// Checks the files that flags of clients name, as [`ServeArgs::clients`] does, but creates nothing.
     pub(super) fn check_clients(&self) -> anyhow::Result<()> {
-        self.access.keys()?;
-        self.accounts.admin_key()?;
+        let keys = self.keys()?;
         self.accounts.prices()?;
-        self.accounts.check_tenants()
+        self.accounts.check_tenants(&keys)
+    }
+
+    /// The keys of the default tenant and of the admin.
+    fn keys(&self) -> anyhow::Result<Keys> {
+        Ok(self.access.keys()?.with_admin(self.accounts.admin_key()?.as_deref())?)
     }
 
     /// The settings of clients, without their records.
     pub(super) fn clients(&self) -> anyhow::Result<Clients> {
         let fleet = self.cache.remote.key()?;
         let source = self.accounts.source(&self.state, fleet.as_ref())?;
-        let mut keys = self.access.keys()?.with_admin(self.accounts.admin_key()?.as_deref());
+        let mut keys = self.keys()?;
         if let Some(source) = &source {
-            keys = keys.with_tenants(source.read(&Tenants::none())?);
+            keys = keys.with_tenants(source.read(&Tenants::none())?)?;
         }
         let prices = self.accounts.prices()?;
         Ok(Clients { keys: Arc::new(keys), source, prices, records: None, conversations: None })
@@ -245,6 +280,26 @@ impl ServeArgs {
         self.embedding.apply(&mut loaded.serving.embedder);
         warn_without_template(&loaded.serving);
         Ok(loaded)
+    }
+
+    /// The context that a model gets beside its draft model, of both of which only the headers are known. Where a GPU
+    /// computes, it may be less.
+    ///
+    /// # Errors
+    /// If it does not fit the memory of keys and values.
+    pub(super) fn context_of(
+        &self,
+        (loaded, draft): (&LoadedModel, Option<&LoadedModel>),
+        free_bytes: Option<u64>,
+    ) -> anyhow::Result<usize> {
+        // What fits a GPU is known only when the server starts.
+        let known = match device::is_processor(&self.cache) {
+            true => load::context_of(&self.model, &self.cache, (loaded, draft), free_bytes)?,
+            false => None,
+        };
+        // Wherever it is computed, and whatever its formats, the context is no longer than this.
+        let longest = self.cache.context.unwrap_or(loaded.config.context);
+        Ok(known.unwrap_or(longest))
     }
 
     /// The settings of memory, which have to fit this context if they are wanted.

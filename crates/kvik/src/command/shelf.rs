@@ -1,18 +1,15 @@
 //! A server of several models: the catalogue, the shared memory, and the loading of a model.
 
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, UNIX_EPOCH},
-};
+mod files;
+
+use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::{Command, CommandFactory, FromArgMatches};
 use kvik_engine::free_memory::available_bytes;
 use kvik_memory::memory::make_summaries;
-use kvik_model::load::{LoadedModel, SamplingSource};
-use kvik_shelf::{Kind, Manifest, ShelfFile};
+use kvik_model::load::{SamplingSource, url_name};
+use kvik_shelf::Kind;
 use tokio::runtime::Handle as Runtime;
 
 use super::config;
@@ -20,20 +17,20 @@ use super::{
     Cli, Task,
     serve_args::{ServeArgs, ServerSetup, warn_without_template},
 };
+use files::Files;
 use kvik_server::{
     api,
     app::{
         App,
         server::Server,
-        shelf::{Catalogue, Described, Entry, LoadModel, ModelFile, OpenModel},
+        shelf::{Catalogue, Described, Entry, LoadModel, OpenModel},
     },
 };
 use kvik_serving::{
-    fetch,
+    fetch::{self, Cancelled},
     handle::Handle,
     load::{self, Around, Loaded},
-    names::{self, Named},
-    settings::{model::ModelArgs, size::ByteSize},
+    settings::{model::EMBEDDED, size::ByteSize},
 };
 
 /// Default share of the free memory for models, as a fraction.
@@ -92,16 +89,12 @@ impl ShelfSource {
     fn pulled(&self) -> anyhow::Result<Vec<config::ModelTable>> {
         let Some(shelf) = &self.pulled else { return Ok(Vec::new()) };
         let models = shelf.list()?.manifests.into_iter().filter(|manifest| manifest.kind == Kind::Model);
-        let table = |name: String| {
-            let mut args = self.args.clone();
-            args.push(format!("--model={name}").into());
-            config::ModelTable {
-                name,
-                aliases: Vec::new(),
-                tenants: None,
-                args,
-                flags: vec!["model".to_owned()],
-            }
+        let table = |name: String| config::ModelTable {
+            name,
+            aliases: Vec::new(),
+            tenants: None,
+            args: self.args.clone(),
+            flags: Vec::new(),
         };
         Ok(models.map(|manifest| table(manifest.name.to_string())).collect())
     }
@@ -134,16 +127,23 @@ pub(super) fn banner(entries: &[Entry], (budget, state): (u64, &str), url: &str)
 impl ShelfModel {
     fn read(command: &Command, table: config::ModelTable, is_pulled: bool) -> anyhow::Result<ShelfModel> {
         let place = || format!("[models.{}]", table.name);
-        let in_table = |long: &str| {
-            table.flags.iter().any(|flag| flag == long).then(|| format!("{long} in {}", place()))
-        };
+        let sets = |long: &str| table.flags.iter().any(|flag| flag == long);
+        let in_table = |long: &str| sets(long).then(|| format!("{long} in {}", place()));
         let matches = command.clone().try_get_matches_from(&table.args);
         let matches = matches.map_err(|error| config::placed(error, in_table)).with_context(place)?;
-        let args = match Cli::from_arg_matches(&matches).with_context(place)?.task {
+        let mut args = match Cli::from_arg_matches(&matches).with_context(place)?.task {
             Task::Serve(args) => *args,
             Task::Doctor(args) => args.serve,
             _ => bail!("a model is served by `kvik serve`"),
         };
+        // A table without a source has settings for the model of its name; `embedded` is the one inside, as behind `-m`.
+        if !sets("model") && table.name != EMBEDDED {
+            args.model.take_of_shelf(table.name.clone());
+        }
+        // A pulled one has the flags of the server alone, which are checked for themselves.
+        if !is_pulled {
+            args.check_model().with_context(place)?;
+        }
         let flags = config::flags_in_force(command, &matches);
         let config::ModelTable { name, aliases, tenants, .. } = table;
         Ok(ShelfModel { name, aliases, tenants, args, is_pulled, flags })
@@ -164,85 +164,37 @@ impl ShelfModel {
         self
     }
 
-    /// Its entry on the shelf, loaded with the settings of `setup`.
-    pub(super) fn entry(self, setup: &Arc<LoadSetup>) -> Entry {
-        let ShelfModel { name, mut aliases, tenants, args, is_pulled, mut flags } = self;
-        let kv = args.cache.cache_ram.map_or(0, |size| size.0);
-        let (path, file) = file_of(&args.model).unwrap_or_default();
-        // Pulling it again may replace the file under the same name.
-        flags.push(format!("file={}", path.display()));
+    /// Its entry on the shelf by the files that are here, loaded with the settings of `setup`.
+    fn entry(self: Arc<Self>, setup: &Arc<LoadSetup>) -> Entry {
+        let args = &self.args;
+        let Files { model: file, weight_bytes, are_absent, stamps } = Files::of(args);
         let adapters = args.cache.lora.files();
-        for told in &args.told_window {
-            if told.name != name && !aliases.contains(&told.name) {
+        Entry {
+            name: self.name.clone(),
+            aliases: self.aliases(),
+            adapters: adapters.iter().map(|file| fetch::adapter_name(&file.path)).collect(),
+            source: args.model.source().into(),
+            bytes: weight_bytes + args.cache.cache_ram.map_or(0, |size| size.0),
+            file,
+            is_absent: are_absent,
+            keep_alive: args.keep_alive.0,
+            tenants: self.tenants.clone(),
+            is_pulled: self.is_pulled,
+            flags: [&self.flags[..], &stamps].concat(),
+            loader: Some(Arc::new(Loader { setup: setup.clone(), model: self })),
+        }
+    }
+
+    /// Its other names, also those whose clients assume a window.
+    fn aliases(&self) -> Vec<String> {
+        let mut aliases = self.aliases.clone();
+        for told in &self.args.told_window {
+            if told.name != self.name && !aliases.contains(&told.name) {
                 aliases.push(told.name.clone());
             }
         }
-        Entry {
-            name: name.clone(),
-            aliases,
-            adapters: adapters.iter().map(|file| fetch::adapter_name(&file.path)).collect(),
-            source: args.model.source().into(),
-            bytes: file.bytes + kv,
-            file,
-            keep_alive: args.keep_alive.0,
-            tenants,
-            is_pulled,
-            flags,
-            loader: Some(Arc::new(Loader { name, args, setup: setup.clone() })),
-        }
+        aliases
     }
-}
-
-/// The path of a model's file, and facts about it; `None` if it is still to be downloaded.
-fn file_of(model: &ModelArgs) -> Option<(PathBuf, ModelFile)> {
-    let source = model.source();
-    if let Some(file) = file_at(Path::new(source)) {
-        return Some((source.into(), file));
-    }
-    let shelf = model.models_dir.shelf().ok()?;
-    let Named::Here(manifest) = names::find(&shelf, source, Kind::Model).ok()? else { return None };
-    Some((shelf.path(&manifest).ok()?, pulled_file(&manifest)))
-}
-
-/// Facts about a file, or the files in a folder. The digest covers their names, sizes and times, since their contents
-/// are not read.
-fn file_at(path: &Path) -> Option<ModelFile> {
-    let parts = match path.metadata().ok()? {
-        found if found.is_dir() => {
-            let entries = path.read_dir().into_iter().flatten().flatten();
-            let mut parts: Vec<_> =
-                entries.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?))).collect();
-            parts.sort_by(|(a, _), (b, _)| a.cmp(b));
-            parts
-        }
-        found => vec![(path.to_owned(), found)],
-    };
-    let mut hash = blake3::Hasher::new();
-    let mut file = ModelFile::default();
-    for (path, found) in parts {
-        let modified_s = found.modified().ok()?.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        hash.update(path.as_os_str().as_encoded_bytes()).update(&found.len().to_le_bytes());
-        hash.update(&modified_s.to_le_bytes());
-        file.bytes += found.len();
-        file.modified_s = file.modified_s.max(modified_s);
-    }
-    Some(ModelFile { digest: hash.finalize().to_hex().to_string(), ..file })
-}
-
-/// Facts about the files of a manifest. The digest of a single file is its SHA-256, as the hub reports it.
-fn pulled_file(manifest: &Manifest) -> ModelFile {
-    let digest = match &manifest.files[..] {
-        [ShelfFile { sha256: Some(sha256), .. }] => sha256.clone(),
-        files => {
-            let mut hash = blake3::Hasher::new();
-            for ShelfFile { path, size, sha256 } in files {
-                hash.update(path.as_bytes()).update(&size.to_le_bytes());
-                hash.update(sha256.as_deref().unwrap_or_default().as_bytes());
-            }
-            hash.finalize().to_hex().to_string()
-        }
-    };
-    ModelFile { bytes: manifest.bytes(), modified_s: manifest.added_s, digest }
 }
 
 /// Settings for loading any model of a server.
@@ -264,13 +216,16 @@ pub(super) struct Models {
 impl Models {
     /// Their entries on the shelf.
     pub(super) fn entries(&self, models: Vec<ShelfModel>) -> Vec<Entry> {
-        models.into_iter().map(|model| model.within(self.budget).entry(&self.setup)).collect()
+        models.into_iter().map(|model| Arc::new(model.within(self.budget)).entry(&self.setup)).collect()
     }
 }
 
 impl Catalogue for Models {
     fn read(&self) -> anyhow::Result<Vec<Entry>> {
-        Ok(self.entries(self.source.read()?))
+        let models = self.source.read()?;
+        // Flags outside the tables, which pulled models have too, are read again as well.
+        models.iter().try_for_each(|model| model.args.check_model())?;
+        Ok(self.entries(models))
     }
 
     fn pulled(&self) -> Option<kvik_shelf::Shelf> {
@@ -280,49 +235,54 @@ impl Catalogue for Models {
 
 /// The loader of a model.
 struct Loader {
-    name: String,
-    args: ServeArgs,
+    model: Arc<ShelfModel>,
     setup: Arc<LoadSetup>,
 }
 
 impl LoadModel for Loader {
+    fn fetch(&self, cancelled: Cancelled<'_>) -> anyhow::Result<Entry> {
+        files::fetch_all(&self.model.args, cancelled)?;
+        Ok(self.model.clone().entry(&self.setup))
+    }
+
     fn load(&self) -> anyhow::Result<OpenModel> {
-        let Loader { name, args, setup } = self;
+        let (ShelfModel { name, args, .. }, setup) = (&*self.model, &self.setup);
         let around = Around { kv_events: None, variables: args.template.variables()? };
         let loaded = load::open_with(&args.model, &args.cache, args.capacity, around)?;
-        let Loaded { mut serving, budget, handle, .. } = loaded;
+        let Loaded { mut serving, bytes, handle, .. } = loaded;
         serving.model.name.clone_from(name);
         args.embedding.apply(&mut serving.embedder);
         warn_without_template(&serving);
         // Their quotas hold for the prompts that are restored.
         handle.set_tenants(setup.server.keys().tenants().parts());
         handle.warm(args.cache.remote.warm());
-        let bytes = serving.model.bytes + budget.bytes();
         let config = args.app_config(&setup.around.of_model(name), &serving.model)?;
         let app = App::of(setup.server.clone(), serving, config);
         Ok(begin(&setup.runtime, app, handle, (bytes, setup.grace)))
     }
 
     fn describe(&self) -> anyhow::Result<Described> {
-        let args = &self.args;
-        file_of(&args.model).context("it is fetched when it is asked for first")?;
-        let loaded = args.model.load()?;
-        let sampling = loaded.sampling_defaults().under(&args.sampling.options(), SamplingSource::Flag);
-        let LoadedModel { config, tokenizer, chat_template, .. } = loaded;
-        Ok(Described {
-            own_name: config.name,
-            family: config.arch.name().to_owned(),
-            context: args.cache.context.unwrap_or(config.context),
-            vocabulary: tokenizer.vocab_len(),
-            template: chat_template,
-            sampling,
-            told_windows: args.told_window.clone(),
-        })
+        described(&self.model.args)
     }
 
     fn cache_disk(&self) -> Option<PathBuf> {
-        self.args.cache.cache_disk.directory()
+        self.model.args.cache.cache_disk.directory()
     }
+}
+
+/// The description that the model of these flags has once it is loaded, by its headers and those of its draft model.
+fn described(args: &ServeArgs) -> anyhow::Result<Described> {
+    let loaded = files::headers(&args.model)?;
+    let draft = args.draft().and_then(|draft| files::headers(&draft).ok());
+    Ok(Described {
+        own_name: url_name(&loaded.config.name),
+        family: loaded.config.arch.name().to_owned(),
+        context: args.context_of((&loaded, draft.as_ref()), available_bytes())?,
+        vocabulary: loaded.tokenizer.vocab_len(),
+        template: loaded.own_template()?.map(|template| template.source().to_owned()),
+        sampling: loaded.sampling_defaults().under(&args.sampling.options(), SamplingSource::Flag),
+        told_windows: args.told_window.clone(),
+    })
 }
 
 /// A loaded model that takes `bytes` bytes, with its background tasks; closing it gives running requests `grace` to
@@ -349,38 +309,121 @@ pub(super) fn begin(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, path::Path};
 
     use super::*;
-    use kvik_serving::settings::models_dir::ModelsDirArgs;
+    use kvik_serving::settings::{model::Meant, models_dir::ModelsDirArgs};
 
-    #[test]
-    fn a_file_is_known_without_reading_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("m.gguf");
-        fs::write(&path, b"GGUF and more").unwrap();
-        let file = file_at(&path).unwrap();
-        assert_eq!((file.bytes, file.digest.len()), (13, 64));
-        assert!(file.modified_s > 1_700_000_000, "{file:?}");
-        assert_eq!(file_at(&path).unwrap(), file);
-        fs::write(&path, b"GGUF and much more").unwrap();
-        assert_ne!(file_at(&path).unwrap().digest, file.digest, "another file has another digest");
-        let folder = file_at(dir.path()).unwrap();
-        assert_eq!((folder.bytes, folder.digest.len()), (18, 64));
-        assert_eq!(file_at(&dir.path().join("nothere")), None);
+    /// What `kvik serve` serves with this file and these words, in a directory of its own; `None` for a single model.
+    fn served(dir: &Path, file: &str, words: &[&str]) -> anyhow::Result<Option<Vec<ShelfModel>>> {
+        let (path, models_dir) = (dir.join("config.toml"), dir.join("models"));
+        fs::write(&path, file)?;
+        let mut args: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into(), "serve".into()];
+        args.push("--models-dir".into());
+        args.push(models_dir.into());
+        args.extend(words.iter().map(OsString::from));
+        let matches = config::matches(&config::configure(Cli::command(), &args)?, &args)?;
+        let mut task = Cli::from_arg_matches(&matches)?.task;
+        task.take_model(matches.subcommand_matches("serve").unwrap())?;
+        let Task::Serve(serve) = task else { panic!("the command is serve") };
+        Ok(models(&serve, args)?.map(|(_, models)| models))
     }
 
+    fn refused(dir: &Path, file: &str, words: &[&str]) -> String {
+        let error = served(dir, file, words).map(|models| models.is_some()).unwrap_err();
+        format!("{error:#}")
+    }
+
+    /// The embedded model answered under the name of such a table.
     #[test]
-    fn a_named_model_has_the_size_and_time_of_its_files() {
+    fn a_table_without_a_source_has_settings_for_the_model_of_its_name() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("m.gguf");
-        fs::write(&path, b"GGUF and more").unwrap();
+        let path = dir.path().join("file.gguf");
+        fs::write(&path, b"GGUF").unwrap();
         let models_dir = ModelsDirArgs { models_dir: Some(dir.path().join("models")) };
-        let manifest = models_dir.shelf().unwrap().add(&path, &"m".parse().unwrap()).unwrap();
-        let mut args = ModelArgs::embedded().of("m");
-        args.models_dir = models_dir;
-        let (found, file) = file_of(&args).unwrap();
-        assert!(found.ends_with("m.gguf"));
-        assert_eq!((file.bytes, file.modified_s, file.digest.len()), (13, manifest.added_s, 64));
+        for name in ["m", "other"] {
+            models_dir.shelf().unwrap().add(&path, &name.parse().unwrap()).unwrap();
+        }
+        let file = "[models.e]\nsource = \"embedded\"\n[models.embedded]\ncontext = 256\n\
+            [models.m]\ncontext = 512\n";
+        let models = served(dir.path(), file, &["--shelf"]).unwrap().unwrap();
+        let facts = |model: &ShelfModel| {
+            let meant = model.args.model.meant().map(Meant::text).map(str::to_owned);
+            (meant, model.args.model.is_of_shelf, model.args.cache.context, model.is_pulled)
+        };
+        let own = |name: &str| Some(name.to_owned());
+        assert_eq!(
+            models.iter().map(facts).collect::<Vec<_>>(),
+            [
+                (None, false, None, false),
+                (None, false, Some(256), false),
+                (own("m"), true, Some(512), false),
+                (own("other"), true, None, true)
+            ]
+        );
+    }
+
+    /// A model of the file or the environment turned the flag `--shelf` off, and nothing said so.
+    #[test]
+    fn a_shelf_is_served_where_its_flag_comes_before_a_model() {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, words, expect) in [
+            ("", &["-m", "embedded"][..], false),
+            ("", &["--shelf"][..], true),
+            ("model = \"embedded\"", &["--shelf"][..], true),
+            ("shelf = true", &[][..], true),
+            ("shelf = true", &["-m", "embedded"][..], false),
+            ("shelf = true", &["embedded"][..], false),
+        ] {
+            let models = served(dir.path(), file, words).unwrap();
+            assert_eq!(models.is_some(), expect, "{file} {words:?}");
+        }
+        for (file, words) in [
+            ("", &["--shelf", "-m", "embedded"][..]),
+            ("", &["--shelf", "embedded"][..]),
+            ("model = \"embedded\"\nshelf = true", &[][..]),
+        ] {
+            let error = refused(dir.path(), file, words);
+            assert!(error.contains("--shelf") && error.contains("embedded"), "{file} {words:?}: {error}");
+        }
+    }
+
+    /// A reload accepted them, and took away the model that worked.
+    #[test]
+    fn settings_of_a_table_that_contradict_each_other_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for (outside, settings, says) in [
+            ("", "chat-template-kwargs = \"{enable_thinking: false}\"", "--chat-template-kwargs {enable"),
+            ("kv = \"q8\"", "kv-map = \"x\"", "--kv-map"),
+            ("device = \"cpu\"", "gpu-layers = 4", "--gpu-layers 4"),
+        ] {
+            let file = format!("{outside}\n[models.a]\nsource = \"embedded\"\n{settings}\n");
+            let error = refused(dir.path(), &file, &[]);
+            assert!(error.contains("[models.a]") && error.contains(says), "{error}");
+        }
+    }
+
+    /// The context before the first load was the model's own, whatever memory keys and values have.
+    #[test]
+    fn a_model_is_described_as_it_is_once_it_is_loaded() {
+        let dir = tempfile::tempdir().unwrap();
+        for settings in
+            ["cache-ram = \"1MiB\"", "cache-ram = \"1MiB\"\ndraft = \"embedded\"", "cache-ram = \"16MiB\""]
+        {
+            let own = "source = \"embedded\"\ndevice = \"cpu\"\ncache-disk = \"off\"\nparallel = 1";
+            let file = format!("[models.a]\n{own}\n{settings}\n");
+            let models = served(dir.path(), &file, &[]).unwrap().unwrap();
+            let args = &models[0].args;
+            let described = described(args).unwrap();
+            let loaded = load::open_with(&args.model, &args.cache, args.capacity, Around::default()).unwrap();
+            loaded.handle.shutdown(Duration::ZERO);
+            let (model, template) = (&loaded.serving.model, &loaded.serving.texts.template);
+            let template = template.as_ref().map(|template| template.source());
+            assert_eq!(
+                (described.context, &described.own_name, described.template.as_deref()),
+                (model.context, &model.own_name, template),
+                "{settings}"
+            );
+        }
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ShowArgs) -> anyhow::Result<()> {
 /// Prints the path of a model that is on this machine. The package for Python reads it, and the remedy of the error.
 fn print_path(args: &ShowArgs) -> anyhow::Result<()> {
     let name = &args.name;
-    let path = fetch::without_download(name, Kind::Model, &args.dir)?;
+    let path = fetch::without_download(name.as_str(), Kind::Model, &args.dir)?;
     let path =
         path.with_context(|| format!("{name} is not on this machine; `kvik pull {name}` fetches it"))?;
     println!("{}", path.display());

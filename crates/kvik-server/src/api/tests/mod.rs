@@ -39,6 +39,7 @@ mod sampling;
 mod sglang;
 mod shelf;
 mod shelf_histories;
+mod shelf_pulls;
 mod shelf_races;
 mod shelf_tenants;
 mod situations;

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::shelf::World;
+use super::shelf::{ON_HUB, World};
 
 const MOMENT: Duration = Duration::from_millis(1);
 /// Longer than any answer takes: who is forgotten waits for ever.
@@ -108,4 +108,69 @@ async fn left_when(has_happened: impl Fn() -> bool, request: impl Future) {
         }
         tokio::task::yield_now().await;
     }
+}
+
+/// The bytes of the former entry were reserved for the new one, so that more was in memory than fits.
+#[tokio::test]
+async fn a_model_that_has_grown_is_loaded_when_there_is_room_for_it() {
+    let world = World::new(&["a", "b"]);
+    for name in ["a", "b"] {
+        assert_eq!(world.ask(body(name)).await.0, 200);
+    }
+    assert_eq!(world.open(), 2, "both fit");
+    world.write(&[("a", ""), ("b", "90")]);
+    assert_eq!(world.reload().await.0, 200);
+    assert_eq!(world.ask(body("b")).await.0, 200);
+    assert_eq!((world.open(), world.loads("b")), (1, 2), "nothing fits beside it");
+}
+
+/// A server with the model `a` and the model `far`, which the hub does not send yet.
+async fn with_a_hub_that_stalls() -> World {
+    let world = World::new(&[]);
+    world.write(&[("a", ""), ("far", ON_HUB)]);
+    assert_eq!(world.reload().await.0, 200);
+    world.seen.hub_stalls.store(true, Ordering::Relaxed);
+    world
+}
+
+/// A download was a load of the keeper, which loads one model at a time.
+#[tokio::test]
+async fn a_model_that_is_fetched_keeps_no_other_waiting() {
+    let world = with_a_hub_that_stalls().await;
+    let mut asked = pin!(world.ask(body("far")));
+    tokio::select! {
+        biased;
+        _ = &mut asked => panic!("it is answered without its model"),
+        () = world.until(1, "loading") => {}
+    }
+    let other = timeout(PATIENCE, world.ask(body("a"))).await;
+    assert_eq!(other.expect("the keeper loads others").0, 200);
+    world.seen.hub_stalls.store(false, Ordering::Relaxed);
+    let (status, answer) = timeout(PATIENCE, asked).await.expect("it is loaded when it is fetched");
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(world.reload().await.0, 200);
+    assert_eq!(world.ask(body("far")).await.0, 200);
+    assert_eq!(world.loads("far"), 1, "its file is the one that was loaded");
+}
+
+#[tokio::test]
+async fn a_download_for_nobody_ends_and_the_next_request_begins_it_again() {
+    let world = with_a_hub_that_stalls().await;
+    {
+        let mut asked = pin!(world.ask(body("far")));
+        tokio::select! {
+            biased;
+            _ = &mut asked => panic!("it is answered without its model"),
+            () = world.until(1, "loading") => {}
+        }
+    }
+    world.until(1, "unloaded").await;
+    assert_eq!(world.get("/v1/models/far").await["status"]["failed"], Value::Null, "nobody was refused");
+    world.seen.hub_stalls.store(false, Ordering::Relaxed);
+    world.seen.breaks.store(true, Ordering::Relaxed);
+    let (status, answer) = world.ask(body("far")).await;
+    assert_eq!((status, &answer["error"]["code"]), (503, &json!("model_load_failed")));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("the hub does not have it"), "{answer}");
+    world.seen.breaks.store(false, Ordering::Relaxed);
+    assert_eq!((world.ask(body("far")).await.0, world.loads("far")), (200, 1));
 }

@@ -26,6 +26,7 @@ use crate::{
     },
 };
 use kvik_serving::{
+    fetch::Cancelled,
     load,
     settings::{
         capacity::Capacity,
@@ -42,6 +43,10 @@ struct Slow {
 }
 
 impl LoadModel for Slow {
+    fn fetch(&self, _: Cancelled<'_>) -> anyhow::Result<Entry> {
+        anyhow::bail!("it is here")
+    }
+
     fn load(&self) -> anyhow::Result<OpenModel> {
         let cache = CacheArgs::in_ram(512, ByteSize(8 << 20));
         let capacity = Capacity { parallel: 2, queue: 8, ..Capacity::ONE };
@@ -76,6 +81,7 @@ impl Catalogue for One {
             source: "/secret/slow.gguf".to_owned().into(),
             bytes: 40,
             file: ModelFile::default(),
+            is_absent: false,
             keep_alive: None,
             tenants: None,
             is_pulled: false,
@@ -129,4 +135,7 @@ async fn a_model_that_was_loaded_meanwhile_knows_the_tenants_that_were_read() {
     assert_eq!(status, 200, "{answer}");
     let (status, answer) = pins_after_a_reload(free, bound).await;
     assert_eq!((status, code(&answer)), (400, "pin_limit"), "{answer}");
+    // Keys of tenants that are not theirs alone change nothing, as all mistakes in the file.
+    let (status, answer) = pins_after_a_reload(free, &format!("{bound}[tenant.beta]\nKEY:root;\n")).await;
+    assert_eq!(status, 200, "{answer}");
 }

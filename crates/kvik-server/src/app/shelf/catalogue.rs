@@ -11,7 +11,8 @@ use crate::{
     http::error::ApiError,
 };
 use kvik_serving::{
-    HostText, ModelCard, Serving, causes::with_causes, is_short_for, means, settings::told_window::ToldWindow,
+    HostText, ModelCard, Serving, causes::with_causes, fetch::Cancelled, is_short_for, means,
+    settings::told_window::ToldWindow,
 };
 
 /// The source from which a server learns its models.
@@ -24,6 +25,8 @@ pub trait Catalogue: Send + Sync {
 
 /// The loader of a model.
 pub trait LoadModel: Send + Sync {
+    /// Downloads those of its files that are not here, and returns its entry with what they say. Blocking.
+    fn fetch(&self, cancelled: Cancelled<'_>) -> anyhow::Result<Entry>;
     /// Loads the model. Blocking.
     fn load(&self) -> anyhow::Result<OpenModel>;
     /// Reads the metadata in the model's file. Blocks briefly.
@@ -96,6 +99,8 @@ pub struct Entry {
     pub bytes: u64,
     /// Its file.
     pub file: ModelFile,
+    /// Whether some of its files are still to be downloaded.
+    pub is_absent: bool,
     /// How long it stays in memory unused; for ever with `None`.
     pub keep_alive: Option<Duration>,
     /// The tenants that may use it; all with `None`.
@@ -176,6 +181,7 @@ impl Entry {
             source: card.source.clone(),
             bytes: 0,
             file: ModelFile::default(),
+            is_absent: false,
             keep_alive: None,
             tenants: None,
             is_pulled: false,
@@ -249,7 +255,7 @@ impl Shelf {
 impl Place {
     fn listed(&self, now: Duration) -> Listed {
         let Place { entry, standing, .. } = self;
-        let status = match (standing.phase, self.is_loading) {
+        let status = match (standing.phase, self.is_loading || self.is_fetching) {
             (_, true) => "loading",
             (Phase::Cold, _) => "unloaded",
             (Phase::Loaded, _) => "loaded",

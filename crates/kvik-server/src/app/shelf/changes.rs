@@ -63,7 +63,7 @@ impl Shelf {
 
 impl Place {
     /// Replaces the entry of the model.
-    fn renew(&mut self, (order, entry): (usize, Entry)) {
+    pub(super) fn renew(&mut self, (order, entry): (usize, Entry)) {
         if self.entry.keep_alive != entry.keep_alive {
             self.stay.clear();
             self.standing.stays_until = stay::after(self.standing.used, entry.keep_alive);
@@ -76,6 +76,7 @@ impl Place {
                 self.standing.bytes = entry.bytes;
             }
         }
+        self.standing.is_absent = entry.is_absent;
         (self.entry, self.order) = (Arc::new(entry), order);
     }
 
@@ -101,6 +102,7 @@ impl Place {
             && unused
             && self.open.is_none()
             && !self.is_loading
+            && !self.is_fetching
             && self.standing.phase == Phase::Cold
     }
 }

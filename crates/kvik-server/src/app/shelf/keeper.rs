@@ -16,6 +16,7 @@ impl Shelf {
     pub async fn keep(self: Arc<Self>) {
         while !self.server.is_stopping() {
             let changed = self.changed.notified();
+            self.fetch_absent();
             match self.next_turn() {
                 ShelfTurn::Load(index) => self.load(index).await,
                 ShelfTurn::Close(index) => self.places()[index].close(),
@@ -40,9 +41,8 @@ impl Shelf {
         let (loader, server, began) = (entry.loader.clone(), self.server.clone(), self.now());
         let load =
             move || loader.context("nothing loads it")?.load().inspect(|open| open.tell_tenants(&server));
-        let loaded = tokio::task::spawn_blocking(load).await;
-        let loaded = loaded.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")));
-        self.put(index, &entry, loaded.map_err(|error| with_causes(&error)), self.now() - began);
+        let loaded = blocking(load).await;
+        self.put(index, &entry, loaded, self.now() - began);
         // If the tenants changed during loading, only the models already in place were told.
         let shelf = self.clone();
         let told = tokio::task::spawn_blocking(move || shelf.set_tenants(shelf.server.keys().tenants()));
@@ -78,6 +78,7 @@ impl Shelf {
                 place.stay.clear();
                 place.card = Some(open.app.serving.model.clone());
                 place.loads += 1;
+                place.flags_in_memory.clone_from(&entry.flags);
                 (place.open, place.failed) = (Some(open), None);
             }
             Err(why) => {
@@ -113,8 +114,22 @@ impl Shelf {
             tracing::info!("the model {name} is out of memory, after {}", spoken(self.now() - began));
         }
         let mut places = self.places();
-        places[index].standing.phase = Phase::Cold;
+        let place = &mut places[index];
+        place.standing.phase = Phase::Cold;
+        // Of other flags or another file the last load knows nothing.
+        if place.flags_in_memory != place.entry.flags {
+            place.standing.bytes = place.entry.bytes;
+        }
         drop(places);
         self.loaded.notify_waiters();
     }
+}
+
+/// Runs work on a model that blocks; an error has its causes.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")));
+    done.map_err(|error| with_causes(&error))
 }

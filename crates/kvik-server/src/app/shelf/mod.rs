@@ -5,6 +5,7 @@
 //!                              │ not in memory          '── dropped when the answer has ended
 //!                              ▼
 //!      keeper: turns::next ──► load, close, unload
+//!            '── fetch: a task for each model whose files are still on the hub
 //! ```
 //!
 //! A model's cache is written to disk before the model is unloaded, so it is warm when reloaded. Models can be added
@@ -13,6 +14,7 @@
 pub(crate) mod addressed;
 mod catalogue;
 mod changes;
+mod fetch;
 mod forget;
 mod keeper;
 mod lease;
@@ -32,7 +34,7 @@ use tokio::sync::Notify;
 
 use super::{keys::Caller, life::is_stuck, server::Server, state::App};
 use crate::{accounts::tenants::Tenants, http::error::ApiError};
-use kvik_serving::{HostText, ModelCard, fleet::HotLists, handle::Handle};
+use kvik_serving::{HostText, ModelCard, fleet::HotLists, handle::Handle, means};
 
 pub use catalogue::{Catalogue, Described, Entry, Listed, LoadModel, ModelFile};
 pub(crate) use lease::Lease;
@@ -112,7 +114,10 @@ struct Place {
     failed: Option<(Duration, HostText)>,
     /// Number of loads.
     loads: u64,
+    /// The flags with which it was loaded last.
+    flags_in_memory: Vec<String>,
     is_loading: bool,
+    is_fetching: bool,
 }
 
 impl Shelf {
@@ -321,33 +326,16 @@ impl Shelf {
     /// The model that a name denotes. Models that its tenant may not use are treated as absent.
     fn find(&self, name: &str, caller: &Caller) -> Result<Found, ApiError> {
         let places = self.places();
-        let unnamed = self.has_one() || name.is_empty() || name == "kvik";
-        let found = match unnamed {
+        let is_unnamed = self.has_one() || name.is_empty() || name == "kvik";
+        let found = named(&places, (name, caller), &[Place::has_name]).or_else(|| match is_unnamed {
             true => last_used(&places, caller),
             false => {
-                let named = |is_it: fn(&Place, &str) -> bool| {
-                    places.iter().position(|place| place.is_for(caller) && is_it(place, name))
-                };
-                let by_name = named(Place::is_called).or_else(|| named(Place::answers_to));
-                by_name.or_else(|| named(|place, short| place.entry.is_meant_by(short)))
+                let ways = [Place::is_called, Place::answers_to, Place::is_meant_by];
+                named(&places, (name, caller), &ways)
             }
-        };
+        });
         let found = found.map(|index| Found { index, name: places[index].entry.name.clone() });
-        found.ok_or_else(|| {
-            let names: Vec<&str> = there(&places, caller).map(|place| place.entry.name.as_str()).collect();
-            let there_is = match names.is_empty() {
-                true => {
-                    "this server has no models yet; `kvik pull` and `POST /api/pull` fetch one".to_owned()
-                }
-                false => {
-                    let meant = kvik_shelf::alike(name, names.iter().copied());
-                    let meant =
-                        meant.first().map_or(String::new(), |name| format!("did you mean `{name}`? "));
-                    format!("{meant}this server has {}", names.join(", "))
-                }
-            };
-            ApiError::no_model(name, &there_is)
-        })
+        found.ok_or_else(|| unknown(&places, (name, caller)))
     }
 
     /// Leases a model if it accepts requests.
@@ -396,6 +384,30 @@ fn there<'a>(places: &'a [Place], caller: &Caller) -> impl Iterator<Item = &'a P
     there.into_iter()
 }
 
+/// A way to understand a name: whether a model is meant by it.
+type IsMeant = fn(&Place, &str) -> bool;
+
+/// The model that a name means in one of these ways, the first before the others.
+fn named(places: &[Place], (name, caller): (&str, &Caller), ways: &[IsMeant]) -> Option<usize> {
+    let found =
+        |is_meant: &IsMeant| places.iter().position(|place| place.is_for(caller) && is_meant(place, name));
+    ways.iter().find_map(found)
+}
+
+/// The error for a name that means no model.
+fn unknown(places: &[Place], (name, caller): (&str, &Caller)) -> ApiError {
+    let names: Vec<&str> = there(places, caller).map(|place| place.entry.name.as_str()).collect();
+    let there_is = match names.is_empty() {
+        true => "this server has no models yet; `kvik pull` and `POST /api/pull` fetch one".to_owned(),
+        false => {
+            let meant = kvik_shelf::alike(name, names.iter().copied());
+            let meant = meant.first().map_or(String::new(), |name| format!("did you mean `{name}`? "));
+            format!("{meant}this server has {}", names.join(", "))
+        }
+    };
+    ApiError::no_model(name, &there_is)
+}
+
 /// The most recently used model that accepts requests, else the first one.
 fn last_used(places: &[Place], caller: &Caller) -> Option<usize> {
     let used = |place: &Place| place.takes_requests().then_some(place.standing.used);
@@ -405,7 +417,7 @@ fn last_used(places: &[Place], caller: &Caller) -> Option<usize> {
 
 impl Place {
     fn new((order, entry): (usize, Entry)) -> Place {
-        let standing = Standing { bytes: entry.bytes, ..Standing::default() };
+        let standing = Standing { bytes: entry.bytes, is_absent: entry.is_absent, ..Standing::default() };
         Place {
             entry: Arc::new(entry),
             order,
@@ -417,7 +429,9 @@ impl Place {
             waiting: 0,
             failed: None,
             loads: 0,
+            flags_in_memory: Vec::new(),
             is_loading: false,
+            is_fetching: false,
         }
     }
 
@@ -426,9 +440,24 @@ impl Place {
         !self.is_gone && self.entry.is_for(caller)
     }
 
+    /// Whether this is its name, letter by letter: there may be an `m:latest` beside `m`.
+    fn has_name(&self, name: &str) -> bool {
+        self.entry.name == name
+    }
+
+    /// Whether this is its name, as clients may write it.
+    fn is_named(&self, name: &str) -> bool {
+        means(name, &self.entry.name)
+    }
+
     /// Whether the operator has given it this name.
     fn is_called(&self, name: &str) -> bool {
         self.entry.answers_to(name)
+    }
+
+    /// Whether a short name means it.
+    fn is_meant_by(&self, short: &str) -> bool {
+        self.entry.is_meant_by(short)
     }
 
     fn takes_requests(&self) -> bool {

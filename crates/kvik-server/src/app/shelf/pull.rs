@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use kvik_shelf::{ModelName, ModelSource, Progress, Shelf as Names, ShelfError, Short};
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{Found, Shelf};
+use super::{Place, Shelf, named, unknown};
 use crate::{
     app::{keys::Caller, server::Server},
     http::error::ApiError,
@@ -116,10 +116,13 @@ impl Shelf {
         })
     }
 
-    /// The name on disk of a model of this server.
+    /// The name on disk of a model of this server. Only its own name means it: what answers to an alias, to an adapter or
+    /// to no name at all may be another model than the one to be removed.
     fn pulled(&self, name: &str, caller: &Caller) -> Result<String, ApiError> {
-        let Found { index, .. } = self.find(name, caller)?;
-        let entry = self.places()[index].entry.clone();
+        let places = self.places();
+        let ways = [Place::has_name, Place::is_named, Place::is_meant_by];
+        let index = named(&places, (name, caller), &ways).ok_or_else(|| unknown(&places, (name, caller)))?;
+        let entry = &places[index].entry;
         if entry.is_pulled {
             return Ok(entry.name.clone());
         }

@@ -31,6 +31,8 @@ pub(crate) struct Standing {
     pub(crate) phase: Phase,
     /// Bytes of its weights, keys and values.
     pub(crate) bytes: u64,
+    /// Whether it cannot be loaded yet, because files of it are still to be downloaded.
+    pub(crate) is_absent: bool,
     /// Requests that hold it.
     pub(crate) in_use: usize,
     /// Time since which a request waits for it.
@@ -71,7 +73,8 @@ pub(crate) fn next(models: &[Standing], budget: u64, now: Duration) -> ShelfTurn
     if let Some((_, expired)) = first.filter(|&(at, _)| at <= now) {
         return ShelfTurn::Close(expired);
     }
-    let awaited = models.iter().enumerate().filter(|(_, model)| model.phase == Phase::Cold);
+    let can_load = |model: &Standing| model.phase == Phase::Cold && !model.is_absent;
+    let awaited = models.iter().enumerate().filter(|(_, model)| can_load(model));
     let awaited = awaited.filter_map(|(index, model)| Some((model.awaited?, index))).min();
     let Some((_, wanted)) = awaited else { return ShelfTurn::Wait(first.map(|(at, _)| at)) };
     let held: u64 = models.iter().filter(|model| model.phase != Phase::Cold).map(|model| model.bytes).sum();
@@ -141,6 +144,15 @@ mod tests {
             ShelfTurn::Load(0),
             "alone it has all there is"
         );
+    }
+
+    #[test]
+    fn what_is_still_fetched_keeps_no_other_waiting() {
+        let mut models = [cold(40, Some(7.0)), cold(30, Some(8.0))];
+        models[0].is_absent = true;
+        assert_eq!(next(&models, 100, secs(9.0)), ShelfTurn::Load(1));
+        models[1].awaited = None;
+        assert_eq!(next(&models, 100, secs(9.0)), ShelfTurn::Wait(None));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use kvik_serving::{
     names::{self, Named},
     settings::{
         logging::say_dimmed,
-        model::{EMBEDDED, ModelArgs},
+        model::{EMBEDDED, Meant, ModelArgs},
     },
 };
 
@@ -74,13 +74,14 @@ impl Wanted {
     fn of(model: &ModelArgs) -> Wanted {
         let mut whole = model.clone();
         whole.take_default();
-        let (dir, named) = (&model.models_dir, whole.named());
-        let found = |text| names::find(&dir.shelf().ok()?, text, Kind::Model).ok();
+        let (dir, named) = (&model.models_dir, whole.meant());
+        let found = |text: Meant<'_>| names::find(&dir.shelf().ok()?, text, Kind::Model).ok();
         let name = named.and_then(found).map(|found| match found {
             Named::Here(manifest) => manifest.name.to_string(),
             Named::OnHub { name, .. } => name.to_string(),
         });
-        let path = |text| fetch::without_download(text, Kind::Model, dir).ok()??.canonicalize().ok();
+        let path =
+            |text: Meant<'_>| fetch::without_download(text, Kind::Model, dir).ok()??.canonicalize().ok();
         let file = named.map(|text| path(text).and_then(|path| path.to_str().map(str::to_owned)));
         let file = file.unwrap_or_else(|| Some(EMBEDDED.to_owned()));
         Wanted { text: whole.model.clone(), is_named: model.model.is_some(), name, file }

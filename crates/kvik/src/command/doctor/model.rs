@@ -14,8 +14,12 @@ use crate::command::{
 };
 use kvik_serving::{
     causes::with_causes,
-    device, fetch, load,
-    settings::{model::ModelArgs, size::ByteSize},
+    fetch,
+    settings::{
+        model::{Meant, ModelArgs},
+        models_dir::ModelsDirArgs,
+        size::ByteSize,
+    },
 };
 
 /// All checks of what the flags name, or of the models of a shelf if there is one.
@@ -44,7 +48,7 @@ fn of_shelf(model: &ShelfModel) -> Vec<Diagnosis> {
 /// All checks of a model, its draft model and its adapters.
 fn of_model(args: &ServeArgs) -> Vec<Diagnosis> {
     let free_bytes = available_bytes();
-    let draft = args.cache.draft.as_deref().map(|draft| args.model.of(draft));
+    let draft = args.draft();
     let draft = draft.as_ref().map(|draft| (draft, opened("draft model", draft)));
     let beside = draft.as_ref().and_then(|(_, opened)| opened.as_ref().ok());
     let model = match opened("model", &args.model) {
@@ -56,7 +60,7 @@ fn of_model(args: &ServeArgs) -> Vec<Diagnosis> {
         Err(diagnosis) => (**diagnosis).clone(),
     });
     let adapters = args.cache.lora.files();
-    let adapters = adapters.iter().map(|file| adapter(&file.path.to_string_lossy(), &args.model));
+    let adapters = adapters.iter().map(|file| adapter(&file.path.to_string_lossy(), &args.model.models_dir));
     std::iter::once(model).chain(draft).chain(adapters).collect()
 }
 
@@ -71,10 +75,16 @@ fn settings(args: &ServeArgs, has_shelf: bool) -> Diagnosis {
 }
 
 /// The path of a model or adapter that a flag names; a diagnosis if it is not on this machine.
-fn found(subject: &'static str, text: &str, kind: Kind, args: &ModelArgs) -> Result<PathBuf, Box<Diagnosis>> {
-    match fetch::without_download(text, kind, &args.models_dir) {
+fn found(
+    subject: &'static str,
+    meant: Meant<'_>,
+    kind: Kind,
+    dir: &ModelsDirArgs,
+) -> Result<PathBuf, Box<Diagnosis>> {
+    match fetch::without_download(meant, kind, dir) {
         Ok(Some(path)) => Ok(path),
         Ok(None) => {
+            let text = meant.text();
             let remedy = format!("`kvik pull {text}` fetches it before");
             Err(Diagnosis::note(subject, format!("{text} is downloaded at the start"), remedy).into())
         }
@@ -87,8 +97,8 @@ fn found(subject: &'static str, text: &str, kind: Kind, args: &ModelArgs) -> Res
 
 /// A model by its file's headers; a diagnosis if it is not on this machine or cannot be read.
 fn opened(subject: &'static str, args: &ModelArgs) -> Result<LoadedModel, Box<Diagnosis>> {
-    if let Some(text) = args.named() {
-        found(subject, text, Kind::Model, args)?;
+    if let Some(meant) = args.meant() {
+        found(subject, meant, Kind::Model, &args.models_dir)?;
     }
     args.load().map_err(|error| {
         Diagnosis::wrong(subject, with_causes(&error), "name another with -m, or fetch it again").into()
@@ -124,14 +134,7 @@ fn context(
     (loaded, draft): (&LoadedModel, Option<&LoadedModel>),
     free_bytes: Option<u64>,
 ) -> anyhow::Result<()> {
-    // What fits a GPU is known only when the server starts.
-    let known = match device::is_processor(&args.cache) {
-        true => load::context_of(&args.model, &args.cache, (loaded, draft), free_bytes)?,
-        false => None,
-    };
-    // Wherever it is computed, and whatever its formats, the context is no longer than this.
-    let longest = args.cache.context.unwrap_or(loaded.config.context);
-    args.memory_within(known.unwrap_or(longest)).map(drop)
+    args.memory_within(args.context_of((loaded, draft), free_bytes)?).map(drop)
 }
 
 /// The diagnosis of a readable model, on a machine with `free_bytes` of free memory.
@@ -164,9 +167,9 @@ fn read(subject: &'static str, args: &ModelArgs, loaded: &LoadedModel, free_byte
     diagnosis.with("weight_bytes", weight_bytes).with("context_tokens", loaded.config.context)
 }
 
-fn adapter(text: &str, args: &ModelArgs) -> Diagnosis {
+fn adapter(text: &str, dir: &ModelsDirArgs) -> Diagnosis {
     const SUBJECT: &str = "adapter";
-    let found = found(SUBJECT, text, Kind::Adapter, args);
+    let found = found(SUBJECT, text.into(), Kind::Adapter, dir);
     found.map_or_else(|diagnosis| *diagnosis, |path| Diagnosis::ok(SUBJECT, path.display().to_string()))
 }
 
@@ -279,6 +282,14 @@ mod tests {
         );
         check("[models.a]\ncontxt = 1", &[], &[Verdict::Ok, Verdict::Wrong], "`contxt`");
         check("[models.a]\nsource = \"nothere\"", &[], &[Verdict::Ok, Verdict::Wrong], "nothere");
+        check("[models.nothere]\ncontext = 64", &[], &[Verdict::Ok, Verdict::Wrong], "nothere");
+        for (settings, says) in [
+            ("chat-template-kwargs = \"{\"", "--chat-template-kwargs {"),
+            ("kv = \"q8\"\nkv-map = \"x\"", "--kv-map"),
+            ("gpu-layers = 4", "--gpu-layers"),
+        ] {
+            check(&format!("{SMALL}{settings}"), &[], &[Verdict::Ok, Verdict::Wrong], says);
+        }
         check("[models.a]\nsource = \"hf:o/r\"", &[], &[Verdict::Ok, Verdict::Note], "a: hf:o/r");
         let events = ["--kv-events", "tcp://*:0"];
         check(SMALL, &events, &[Verdict::Wrong, Verdict::Ok], "tells of one model");
@@ -322,6 +333,7 @@ mod tests {
         check(&["-m", file.to_str().unwrap()], &[Verdict::Ok, Verdict::Ok]);
         check(&["-m", "hf:o/r"], &[Verdict::Ok, Verdict::Note]);
         check(&["--kv", "q8", "--kv-map", "x"], &[Verdict::Wrong, Verdict::Ok]);
+        check(&["--chat-template-kwargs", "{"], &[Verdict::Wrong, Verdict::Ok]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) struct MemoryArgs {
     memory_protect_first: bool,
     /// A file of words that summaries are asked for and told with, instead of those of the conversation's language
     #[arg(long, value_name = "FILE")]
-    memory_words: Option<PathBuf>,
+    pub(crate) memory_words: Option<PathBuf>,
 }
 
 /// On or off.
