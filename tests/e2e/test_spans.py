@@ -75,12 +75,17 @@ def test_every_answer_is_a_span_and_what_it_went_through_are_its_children(collec
     assert "my friend" not in json.dumps(spans(collector))
 
 
-def test_a_full_queue_is_no_span_and_prompts_in_parallel_are_within_theirs(collector):
+def test_a_full_queue_is_no_span_and_prompts_in_parallel_are_within_theirs(collector, tmp_path):
     prompts = {"prompt": ["Hello there, my friend."] * 8, "max_tokens": 8, "temperature": 0}
-    address = f"http://127.0.0.1:{collector.server_address[1]}"
-    with Server("--otlp", address, "--parallel", "1", "--queue", "1") as server:
-        assert server.post("/v1/completions", prompts).json["error"]["code"] == "queue_full"
-    assert not spans(collector)
+    stall, address = tmp_path / "stall", f"http://127.0.0.1:{collector.server_address[1]}"
+    long = QUESTION | {"max_tokens": 1500, "ignore_eos": True, "stream": True}
+    # As many prompts as there are places, one of which is taken: more would be refused at any time.
+    with Server("--otlp", address, "--parallel", "1", "--queue", "7", env={"KVIK_TEST_STALL": str(stall)}) as server:
+        with server.stalled(stall, lambda: server.begin_stream("/v1/chat/completions", long)) as (connection, response):
+            assert server.post("/v1/completions", prompts).json["error"]["code"] == "queue_full"
+            response.close()
+            connection.close()
+    assert not [span for span in spans(collector) if span["name"].startswith("text_completion ")]
     with Server("--otlp", address) as server:
         assert server.post("/v1/completions", prompts).status == 200
     whole = next(span for span in spans(collector) if span["name"].startswith("text_completion "))

@@ -65,6 +65,13 @@ impl ConversationKey {
     }
 }
 
+impl ConversationHead {
+    /// Bytes of the client's metadata, which do not count in `bytes`.
+    pub(super) fn metadata_bytes(&self) -> u64 {
+        self.metadata.iter().map(|(name, text)| (name.len() + text.len()) as u64).sum()
+    }
+}
+
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }

@@ -59,6 +59,11 @@ impl Held {
         limit("the conversation would have too many messages", count, MESSAGES_MAX as u64)?;
         let more: u64 = messages.iter().map(|message| message.to_string().len() as u64).sum();
         limit("the conversation would have too many bytes", self.head.bytes + more, BYTES_MAX)?;
+        self.make_room_beside_all(more)
+    }
+
+    /// Refuses bytes with which all conversations of the tenant would exceed their limit.
+    fn make_room_beside_all(&self, more: u64) -> Result<()> {
         let (have, max) = (self.shelf.heads().bytes(&self.key.tenant) + more, TENANT_BYTES_MAX);
         let what = "all conversations together would have too many bytes";
         if have <= max { Ok(()) } else { Err(ConversationError::AllFull { what, have, max }) }
@@ -82,9 +87,15 @@ impl Held {
         self.commit(records, head)
     }
 
-    /// Replaces the metadata of the client, from the next change on.
-    pub fn describe(&mut self, metadata: BTreeMap<String, String>) {
-        self.head.metadata = metadata;
+    /// Replaces the metadata of the client, from the next change on. Refuses what would exceed a limit.
+    pub fn describe(&mut self, metadata: BTreeMap<String, String>) -> Result<()> {
+        let head = ConversationHead { metadata, ..self.head.clone() };
+        let more = head.metadata_bytes().saturating_sub(self.head.metadata_bytes());
+        if more > 0 {
+            self.make_room_beside_all(more)?;
+        }
+        self.head = head;
+        Ok(())
     }
 
     /// Removes the messages from the index `from` on.

@@ -97,23 +97,34 @@ impl Conversations {
         search: &Search,
         goes_on: impl Fn() -> Result<(), E>,
     ) -> Result<Findings, E> {
-        let all = self.of(tenant);
-        let (mut found, mut read) = (Vec::new(), 0);
-        let mut left = all[first_behind(&all, search.after.as_deref())?..].iter();
-        let mut last = None;
+        self.refresh(tenant);
+        let mut left = self.keys_behind(tenant, search.after.as_deref())?.into_iter();
+        let (mut found, mut read, mut last) = (Vec::new(), 0, None);
         while found.len() < search.limit
             && read < search.read_bytes
-            && let Some((key, head)) = left.next()
+            && let Some(key) = left.next()
         {
             goes_on()?;
+            last = Some(key.id.clone());
+            // One that was deleted meanwhile is not found any more.
+            let Some(head) = self.shelf.heads().all.get(&key).cloned() else { continue };
             read += head.bytes;
-            last = Some(key);
-            if let Some(place) = self.found_in(key, head, search)? {
-                found.push(FoundConversation { key: key.clone(), head: head.clone(), place });
+            if let Some(place) = self.found_in(&key, &head, search)? {
+                found.push(FoundConversation { key, head, place });
             }
         }
-        let next = last.filter(|_| left.len() > 0).map(|key| key.id.clone());
-        Ok(Findings { found, next })
+        Ok(Findings { found, next: last.filter(|_| left.len() > 0) })
+    }
+
+    /// Keys of the conversations of a tenant after the one with the id `after`, the most recently changed first. Their
+    /// heads are copied one at a time, as they are searched.
+    fn keys_behind(
+        &self,
+        tenant: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<ConversationKey>, ConversationError> {
+        let heads = self.shelf.heads();
+        Ok(heads.newest_first(tenant, after)?.into_iter().map(|(key, _)| key.clone()).collect())
     }
 
     /// Searches one conversation: `Some` if it contains the text, with the match in a message if there is one.
@@ -134,16 +145,6 @@ impl Conversations {
         let is_named = head.name.as_deref().is_some_and(|name| folded(name).contains(&search.folded));
         Ok((is_named || place.is_some()).then_some(place))
     }
-}
-
-/// Index of the first conversation after the one with the id `after`.
-pub fn first_behind(
-    all: &[(ConversationKey, ConversationHead)],
-    after: Option<&str>,
-) -> Result<usize, ConversationError> {
-    let Some(after) = after else { return Ok(0) };
-    let place = all.iter().position(|(key, _)| key.id == after);
-    Ok(place.ok_or_else(|| ConversationError::NothingBehind(after.to_owned()))? + 1)
 }
 
 /// The first occurrence of a folded text, with its context.

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -5,7 +6,7 @@ use crate::context::leading_systems;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::limits::CONVERSATIONS_MAX;
+use super::limits::{CONVERSATIONS_MAX, TENANT_BYTES_MAX};
 use super::twin::{NAMES, TENANTS, Twin, new_messages, said};
 use super::*;
 use crate::deletions::Deletions;
@@ -173,6 +174,11 @@ fn those_changed_last_are_first() {
     store.hold("a", "y").unwrap().append(&[said("user", "Hello.")]).unwrap();
     let names: Vec<String> = store.of("a").into_iter().filter_map(|(_, head)| head.name).collect();
     assert_eq!(names, ["y", "z", "x"]);
+    let (page, has_more) = store.page("a", None, 2).unwrap();
+    assert!(page[1].1.name.as_deref() == Some("z") && has_more, "{page:?}");
+    let (page, has_more) = store.page("a", Some(&page[1].0.id), 2).unwrap();
+    assert!(page[0].1.name.as_deref() == Some("x") && page.len() == 1 && !has_more, "{page:?}");
+    assert!(matches!(refusal(store.page("a", Some("conv_1"), 2)), ConversationError::NothingBehind(_)));
 }
 
 #[test]
@@ -203,6 +209,23 @@ fn a_tenant_has_a_bounded_number_and_bounded_bytes() {
     let error = refusal(held.make_room(&[]));
     assert!(matches!(error, ConversationError::AllFull { .. }), "{error}");
     store.begin("b", None).unwrap().make_room(&[large]).unwrap();
+}
+
+#[test]
+fn metadata_counts_among_the_bytes_of_a_tenant() {
+    let store = Conversations::open(None);
+    let of_bytes = |bytes: usize| BTreeMap::from([("x".to_owned(), "x".repeat(bytes - 1))]);
+    let mut held = store.begin("a", None).unwrap();
+    let key = ConversationKey { tenant: "a".to_owned(), id: "conv_1".to_owned() };
+    let (bytes, metadata) = (TENANT_BYTES_MAX - 9, of_bytes(4));
+    let head = ConversationHead { bytes, metadata, ..ConversationHead::default() };
+    store.shelf.heads().all.insert(key, head);
+    let error = refusal(held.describe(of_bytes(6)));
+    assert!(matches!(error, ConversationError::AllFull { .. }), "{error}");
+    held.describe(of_bytes(5)).unwrap();
+    held.append(&[]).unwrap();
+    held.describe(of_bytes(2)).expect("there is always room for less");
+    store.begin("b", None).unwrap().describe(of_bytes(6)).unwrap();
 }
 
 #[test]

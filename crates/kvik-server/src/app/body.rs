@@ -25,6 +25,8 @@ use kvik_serving::settings::size::ByteSize;
 const BODY_TIME: Duration = Duration::from_secs(60);
 /// plus a second for each of these bytes.
 const RATE_MIN: u64 = 64 << 10;
+/// UTF-8's byte order mark, with which PowerShell and .NET begin a text. It is no JSON.
+const MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// A complete, unparsed body and its sender.
 pub(crate) struct JsonBody {
@@ -79,10 +81,11 @@ impl JsonBody {
         check_form(request.headers(), is_a_programs)?;
         let mut came = came(&request);
         let share = server.bodies.begin(caller.tenant.id);
-        let bytes = read(request.into_body(), &share, server).await?;
+        let bytes = Bytes::from(read(request.into_body(), &share, server).await?);
         share.complete();
         (came.at, came.arrived) = (Some(SystemTime::now()), server.now());
-        let (bytes, fields) = (bytes.into(), OnceLock::new());
+        let mark = if bytes.starts_with(MARK) { MARK.len() } else { 0 };
+        let (bytes, fields) = (bytes.slice(mark..), OnceLock::new());
         Ok(JsonBody { bytes, fields, caller, came, _share: share })
     }
 }

@@ -32,7 +32,7 @@ pub(crate) enum KeptAnswer {
 }
 
 impl Server {
-    /// Answers with the records that `read` returns, of `bytes` bytes.
+    /// Answers with the records that `read` returns, of about `bytes` bytes.
     ///
     /// # Errors
     /// If other unread answers leave no memory for it.
@@ -47,7 +47,12 @@ impl Server {
         let server = self.clone();
         let work = move |client: Presence| {
             client.check()?;
-            Ok(holding(read(&server)?.written(), share))
+            let written = read(&server)?.written();
+            // The text may be longer than its records, as by the question that is being answered.
+            match share.resize(written.1.len() as u64) {
+                true => Ok(holding(written, share)),
+                false => Err(no_memory()),
+            }
         };
         self.readers.in_turn_behind_models(Reader { tenant, large: bytes > SMALL_BYTES }, work).await
     }

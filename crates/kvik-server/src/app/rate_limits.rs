@@ -63,7 +63,7 @@ impl From<Refusal> for ApiError {
             Refusal::TooManyPrompts { limit, prompts } => ApiError::field(
                 "prompt",
                 format!(
-                    "the request brings {prompts} prompts and this key may have {limit} at a time; send fewer"
+                    "the request brings {prompts} prompts, and {limit} are admitted at a time; send fewer"
                 ),
             ),
             Refusal::Crowded { running } => ApiError::busy(

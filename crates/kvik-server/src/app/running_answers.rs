@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use axum::http::StatusCode;
 use kvik_cache::TenantId;
 use kvik_memory::conversations::ConversationKey;
 use serde_json::Value;
@@ -23,14 +24,19 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 
 use super::wire::Frame;
-use crate::http::body_memory::{BodyMemory, BodyShare};
+use crate::http::{
+    body_memory::{BodyMemory, BodyShare},
+    error::ApiError,
+};
 
 /// Maximum bytes of the buffered frames of one answer; the oldest frames are dropped beyond them.
 const BYTES_MAX: u64 = 4 << 20;
 /// How long a complete answer can be read again.
 const LIFE: Duration = Duration::from_secs(30);
-/// Frames that are read from a buffer at a time.
-const FRAMES: usize = 64;
+/// Maximum number of clients that follow one answer: the connection of each may hold some hundred KiB of it unread.
+const FOLLOWERS_MAX: usize = 16;
+/// Seconds after which a client that was one too many should retry.
+const RETRY_AFTER_S: u64 = 1;
 
 /// The answers that run or ended a moment ago, by their conversations.
 #[derive(Default)]
@@ -68,23 +74,18 @@ pub(crate) struct RunningAnswer {
 /// The last frames of an answer.
 struct Buffer {
     /// The messages that are answered.
-    question: Vec<Value>,
+    question: Arc<[Value]>,
     /// Messages of the conversation once it is answered.
     messages_after: usize,
     /// Index of the first buffered frame among all frames of the answer.
     first: usize,
-    frames: VecDeque<Stored>,
+    /// Their texts, which all clients share.
+    frames: VecDeque<Arc<str>>,
     bytes: u64,
     share: BodyShare,
     has_ended: bool,
     /// Whether it was stopped before its end.
     was_stopped: bool,
-}
-
-/// A frame as text, which takes a fraction of the memory of its value.
-enum Stored {
-    Json(Box<str>),
-    End(&'static str),
 }
 
 impl RunningAnswers {
@@ -97,7 +98,7 @@ impl RunningAnswers {
     ) -> Option<Resumable> {
         let (share, frames) = (memory.hold(tenant, 0)?, VecDeque::new());
         let buffer = Buffer {
-            question,
+            question: question.into(),
             messages_after,
             first: 0,
             frames,
@@ -117,7 +118,7 @@ impl RunningAnswers {
     }
 
     /// The question of a conversation that is being answered, and the number of its messages once it is.
-    pub(crate) fn question(&self, key: &ConversationKey) -> Option<(Vec<Value>, usize)> {
+    pub(crate) fn question(&self, key: &ConversationKey) -> Option<(Arc<[Value]>, usize)> {
         let answer = self.get(key)?;
         let buffer = answer.lock();
         (!buffer.has_ended).then(|| (buffer.question.clone(), buffer.messages_after))
@@ -185,14 +186,22 @@ impl Resumable {
 }
 
 impl RunningAnswer {
-    /// The frames from this one on, those to come included; `None` if it is not buffered any more.
-    pub(crate) fn follow(self: &Arc<Self>, from: usize) -> Option<ReceiverStream<Frame>> {
+    /// The frames from this one on, those to come included.
+    ///
+    /// # Errors
+    /// If it is not buffered any more, or as many clients follow the answer as may.
+    pub(crate) fn follow(self: &Arc<Self>, from: usize) -> Result<ReceiverStream<Frame>, ApiError> {
+        // Each of them holds a receiver.
+        let changed = self.changed.subscribe();
+        if self.changed.receiver_count() > FOLLOWERS_MAX {
+            return Err(many_follow());
+        }
         if from < self.lock().first {
-            return None;
+            return Err(not_buffered(from).at("from"));
         }
         let (sender, frames) = mpsc::channel(1);
-        tokio::spawn(self.clone().send_to(sender, from));
-        Some(ReceiverStream::new(frames))
+        tokio::spawn(self.clone().send_to(sender, changed, from));
+        Ok(ReceiverStream::new(frames))
     }
 
     /// Buffers the frames as they come. Returns whether the last one came, and false if the answer was stopped.
@@ -212,40 +221,48 @@ impl RunningAnswer {
         }
     }
 
-    /// Sends the frames from this one on to a client, until the client leaves or has fallen behind the buffer.
-    async fn send_to(self: Arc<Self>, sender: mpsc::Sender<Frame>, mut next: usize) {
-        let mut changed = self.changed.subscribe();
+    /// Sends the frames from this one on to a client, one at a time, until the client leaves. One that has fallen
+    /// behind the buffer is told so: a stream that lacks frames must not look complete.
+    async fn send_to(
+        self: Arc<Self>,
+        sender: mpsc::Sender<Frame>,
+        mut changed: watch::Receiver<()>,
+        mut next: usize,
+    ) {
         loop {
             changed.mark_unchanged();
-            let Some((frames, has_ended)) = self.read(next) else { return };
-            if frames.is_empty() {
-                if has_ended {
-                    return;
+            let Some((frame, has_ended)) = self.read(next) else {
+                let _ = sender.send(Frame::Json(not_buffered(next).body())).await;
+                return;
+            };
+            match frame {
+                Some(text) => {
+                    if sender.send(Frame::Written(text)).await.is_err() {
+                        return;
+                    }
+                    next += 1;
                 }
-                tokio::select! {
-                    _ = changed.changed() => continue,
+                None if has_ended => return,
+                None => tokio::select! {
+                    _ = changed.changed() => {}
                     () = sender.closed() => return,
-                }
-            }
-            next += frames.len();
-            for frame in frames {
-                if sender.send(frame).await.is_err() {
-                    return;
-                }
+                },
             }
         }
     }
 
-    /// Some frames from this one on, and whether no more will come; `None` if it is not buffered any more.
-    fn read(&self, from: usize) -> Option<(Vec<Frame>, bool)> {
+    /// The text of the frame with this index, if it has come, and whether no more will come; `None` if it is not
+    /// buffered any more.
+    fn read(&self, index: usize) -> Option<(Option<Arc<str>>, bool)> {
         let buffer = self.lock();
-        let stored = buffer.frames.iter().skip(from.checked_sub(buffer.first)?).take(FRAMES);
-        Some((stored.map(Stored::frame).collect(), buffer.has_ended))
+        let frame = buffer.frames.get(index.checked_sub(buffer.first)?).cloned();
+        Some((frame, buffer.has_ended))
     }
 
     fn push(&self, frame: &Frame) {
+        let text = frame.text();
         let mut buffer = self.lock();
-        buffer.push(Stored::of(frame));
+        buffer.push(text);
         buffer.has_ended |= matches!(frame, Frame::End(_));
         drop(buffer);
         self.changed.send_replace(());
@@ -271,38 +288,29 @@ impl RunningAnswer {
 }
 
 impl Buffer {
-    fn push(&mut self, frame: Stored) {
-        self.bytes += frame.bytes();
+    fn push(&mut self, frame: Arc<str>) {
+        self.bytes += frame.len() as u64;
         self.frames.push_back(frame);
         while self.bytes > BYTES_MAX || !self.share.resize(self.bytes) {
             let Some(oldest) = self.frames.pop_front() else { return };
-            self.bytes -= oldest.bytes();
+            self.bytes -= oldest.len() as u64;
             self.first += 1;
         }
     }
 }
 
-impl Stored {
-    fn of(frame: &Frame) -> Stored {
-        match frame {
-            Frame::Json(json) => Stored::Json(json.to_string().into()),
-            Frame::End(text) => Stored::End(text),
-        }
-    }
+fn not_buffered(event: usize) -> ApiError {
+    let message = format!(
+        "event {event} of the answer is not buffered any more; when the answer has ended, GET /v1/conversations/{{id}} has all of it"
+    );
+    ApiError::new(StatusCode::GONE, Some("answer_not_buffered"), message)
+}
 
-    fn frame(&self) -> Frame {
-        match self {
-            Stored::Json(text) => Frame::Json(serde_json::from_str(text).unwrap_or_default()),
-            Stored::End(text) => Frame::End(text),
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        match self {
-            Stored::Json(text) => text.len() as u64,
-            Stored::End(text) => text.len() as u64,
-        }
-    }
+fn many_follow() -> ApiError {
+    let message = format!(
+        "{FOLLOWERS_MAX} clients follow this answer already; close one of them, or try again in {RETRY_AFTER_S} s"
+    );
+    ApiError::busy(message, RETRY_AFTER_S)
 }
 
 #[cfg(test)]
@@ -335,7 +343,7 @@ mod tests {
     }
 
     fn frame(number: usize) -> Frame {
-        Frame::Json(json!({"number": number}))
+        Frame::Written(json!({"number": number}).to_string().into())
     }
 
     async fn all(answer: &Arc<RunningAnswer>, from: usize) -> Vec<Frame> {
@@ -352,11 +360,11 @@ mod tests {
         }
         assert_eq!(early.next().await, Some(frame(0)));
         drop(early);
-        assert_eq!(answers.question(&key()), Some((vec![json!("asked")], 2)));
+        assert_eq!(answers.question(&key()), Some((Arc::from([json!("asked")]), 2)));
         let late = tokio::spawn(async move { all(&answer, 98).await });
         engine.send(Frame::End("[DONE]")).await.unwrap();
         drop(engine);
-        assert_eq!(late.await.unwrap(), [frame(98), frame(99), Frame::End("[DONE]")]);
+        assert_eq!(late.await.unwrap(), [frame(98), frame(99), Frame::Written("[DONE]".into())]);
         assert!(ended.changed().await.is_err(), "it has ended");
         assert_eq!(answers.question(&key()), None);
         let again = answers.get(&key()).unwrap();
@@ -387,8 +395,44 @@ mod tests {
         }
         drop(engine);
         assert!(ended.changed().await.is_err());
-        assert!(answer.follow(0).is_none(), "its beginning is gone");
+        assert_eq!(answer.follow(0).err().unwrap().code(), "answer_not_buffered", "its beginning is gone");
         assert_eq!(all(&answer, 3).await.len(), 3);
+    }
+
+    /// Its stream ended as one that is complete, except for the end of the text.
+    #[tokio::test]
+    async fn a_client_that_falls_behind_the_buffer_is_told_so() {
+        let answers = Arc::<RunningAnswers>::default();
+        let (engine, answer, mut ended) = begun(&answers);
+        let slow = answer.follow(0).unwrap();
+        let long = "x".repeat(BYTES_MAX as usize / 4);
+        for _ in 0..9 {
+            engine.send(Frame::Json(json!(long))).await.unwrap();
+        }
+        drop(engine);
+        assert!(ended.changed().await.is_err());
+        let frames: Vec<Frame> = slow.collect().await;
+        let Some(Frame::Json(last)) = frames.last() else { panic!("{} frames and no error", frames.len()) };
+        assert_eq!(last["error"]["code"], "answer_not_buffered");
+    }
+
+    #[tokio::test]
+    async fn the_clients_of_an_answer_are_bounded_and_share_its_frames() {
+        let answers = Arc::<RunningAnswers>::default();
+        let (engine, answer, _ended) = begun(&answers);
+        let mut clients: Vec<_> = (0..FOLLOWERS_MAX).map(|_| answer.follow(0).unwrap()).collect();
+        assert_eq!(answer.follow(0).err().unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+        engine.send(frame(0)).await.unwrap();
+        let mut texts = Vec::new();
+        for client in &mut clients {
+            let Some(Frame::Written(text)) = client.next().await else { panic!("a text") };
+            texts.push(text);
+        }
+        assert!(texts.iter().all(|text| Arc::ptr_eq(text, &texts[0])), "nobody has a copy");
+        clients.pop();
+        while answer.follow(0).is_err() {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

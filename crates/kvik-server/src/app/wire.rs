@@ -1,6 +1,6 @@
 //! The wire formats of a streamed answer, one per family of clients.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -32,8 +32,21 @@ pub(crate) enum Wire {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Frame {
     Json(Value),
+    /// One that was written before: its text takes a fraction of the memory of its value. It has no name any more.
+    Written(Arc<str>),
     /// The text after the last frame.
     End(&'static str),
+}
+
+impl Frame {
+    /// The text that is sent.
+    pub(super) fn text(&self) -> Arc<str> {
+        match self {
+            Frame::Json(json) => json.to_string().into(),
+            Frame::Written(text) => text.clone(),
+            Frame::End(text) => (*text).into(),
+        }
+    }
 }
 
 impl Wire {
@@ -60,6 +73,7 @@ impl Wire {
     fn event(self, frame: &Frame) -> Event {
         let json = match frame {
             Frame::End(text) => return Event::default().data(text),
+            Frame::Written(text) => return Event::default().data(text),
             Frame::Json(json) => json,
         };
         let event = Event::default().data(json.to_string());
@@ -95,6 +109,7 @@ fn lines(
 fn line(frame: &Frame) -> Bytes {
     match frame {
         Frame::Json(json) => format!("{json}\n").into(),
+        Frame::Written(text) => format!("{text}\n").into(),
         Frame::End(text) => format!("{text}\n").into(),
     }
 }

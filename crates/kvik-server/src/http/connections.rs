@@ -1,8 +1,8 @@
 //! Open connections: their bounded number, and which of them can be closed without loss.
 //!
 //! A connection without a request, or whose request is still arriving, can be closed when its slot is needed;
-//! one that is being answered cannot. So silent clients in any number do not block others: the longest silent
-//! one is closed for the next.
+//! one that is being answered cannot, up to the last byte of its answer. So silent clients in any number do not
+//! block others: the longest silent one is closed for the next.
 
 use std::{
     collections::BTreeMap,
@@ -24,15 +24,8 @@ pub(super) enum Phase {
     Receiving,
     /// The request is complete and the answer has not begun.
     Working,
-    /// The answer is being sent.
+    /// The answer is being sent; its last bytes may be sent in the phase that follows.
     Responding,
-}
-
-impl Phase {
-    /// True if closing the connection only loses what the client can send again.
-    fn is_closable(self) -> bool {
-        matches!(self, Phase::Idle | Phase::Receiving)
-    }
 }
 
 /// All open connections.
@@ -67,8 +60,18 @@ pub(super) struct Open {
 
 struct Current {
     phase: Phase,
+    /// True if all bytes of answers have gone to the system.
+    is_flushed: bool,
     /// Key among the connections that can be closed.
     age: Option<Age>,
+}
+
+impl Current {
+    /// The phase, if closing the connection only loses what the client can send again.
+    fn closable(&self) -> Option<Phase> {
+        let is_closable = self.is_flushed && matches!(self.phase, Phase::Idle | Phase::Receiving);
+        is_closable.then_some(self.phase)
+    }
 }
 
 impl Connections {
@@ -86,7 +89,7 @@ impl Connections {
         let place = self.place().await;
         let open = Arc::new(Open {
             connections: self.clone(),
-            current: Mutex::new(Current { phase: Phase::Working, age: None }),
+            current: Mutex::new(Current { phase: Phase::Working, is_flushed: true, age: None }),
             close: Arc::default(),
             knows_interim: AtomicBool::new(false),
             _place: place,
@@ -127,16 +130,26 @@ impl Connections {
 impl Open {
     /// Sets the phase of the connection.
     pub(super) fn enter(&self, phase: Phase) {
+        self.change(|current| current.phase = phase);
+    }
+
+    /// Notes whether all bytes of answers have gone to the system.
+    pub(super) fn set_flushed(&self, is_flushed: bool) {
+        self.change(|current| current.is_flushed = is_flushed);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Current)) {
         let mut current = self.current();
-        if current.phase == phase {
+        let before = current.closable();
+        change(&mut current);
+        if current.closable() == before {
             return;
         }
         let mut closable = self.connections.lock();
         if let Some(age) = current.age.take() {
             closable.by_age.remove(&age);
         }
-        current.phase = phase;
-        if phase.is_closable() {
+        if let Some(phase) = current.closable() {
             let age = (phase, closable.next);
             closable.next += 1;
             closable.by_age.insert(age, self.close.clone());
@@ -150,12 +163,22 @@ impl Open {
         self.current().phase
     }
 
+    /// True if an interim answer cannot split an answer.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.current().is_flushed
+    }
+
+    /// True if no request has come, or the last one was answered to the last byte.
+    pub(super) fn is_idle(&self) -> bool {
+        self.current().closable() == Some(Phase::Idle)
+    }
+
     /// Waits until the connection is displaced. If a complete request has arrived meanwhile, it is answered,
     /// and another connection is chosen.
     pub(super) async fn displaced(&self) {
         loop {
             self.close.notified().await;
-            if self.phase().is_closable() {
+            if self.current().closable().is_some() {
                 return;
             }
             self.connections.refused.notify_one();
@@ -227,6 +250,23 @@ mod tests {
         assert!(is_displaced(&newcomers[0]).await, "who becomes idle makes room for who waits");
         newcomers.remove(0);
         opening.await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_sent_to_its_end_keeps_its_connection() {
+        let connections = Connections::new(1);
+        let open = connections.open().await;
+        open.enter(Phase::Responding);
+        open.set_flushed(false);
+        // The last bytes of the answer wait for the client.
+        open.enter(Phase::Idle);
+        let opening = connections.open();
+        tokio::pin!(opening);
+        assert!(timeout(Duration::from_secs(9), &mut opening).await.is_err());
+        assert!(!open.is_idle() && !is_displaced(&open).await);
+        open.set_flushed(true);
+        assert!(timeout(Duration::from_millis(1), &mut opening).await.is_err());
+        assert!(open.is_idle() && is_displaced(&open).await, "who is answered makes room");
     }
 
     #[tokio::test(start_paused = true)]

@@ -331,9 +331,12 @@ mod tests {
         check(ConstraintError::Unusable("x".into()).into(), 400, None);
         check(ConstraintError::Busy { retry_after_s: 1 }.into(), 429, Some("queue_full"));
         check(RequestError::OverBudget { needed_blocks: 9, budget_blocks: 4 }, 400, Some("over_kv_budget"));
-        let pinned = RequestError::Pinned { needed_blocks: 9, pinned_blocks: 4, budget_blocks: 10 };
-        check(pinned, 400, Some("over_kv_budget"));
         for scope in [PinScope::Tenant, PinScope::All] {
+            let (pinned_blocks, budget_blocks) = (4321, 10);
+            let pinned = RequestError::Pinned { needed_blocks: 9, pinned_blocks, budget_blocks, scope };
+            check(pinned.clone(), 400, Some("over_kv_budget"));
+            let told = pinned.to_string().contains("4321");
+            assert_eq!(told, scope == PinScope::Tenant, "what others have pinned is not said");
             let limit = PinLimit { needed: 9, pinned: 4321, limit: 10, scope };
             check(RequestError::PinLimit(limit), 400, Some("pin_limit"));
             let told = RequestError::PinLimit(limit).to_string().contains("4321");

@@ -37,8 +37,6 @@ pub(super) struct HalfOpen {
     open: Arc<Open>,
     /// Set once the input has ended.
     ended: Option<Ended>,
-    /// True if all written bytes have gone to the system, so that an interim answer cannot split an answer.
-    is_flushed: bool,
 }
 
 struct Ended {
@@ -48,7 +46,7 @@ struct Ended {
 
 impl HalfOpen {
     pub(super) fn new(stream: TcpStream, open: Arc<Open>) -> HalfOpen {
-        HalfOpen { stream, open, ended: None, is_flushed: true }
+        HalfOpen { stream, open, ended: None }
     }
 
     /// Withholds the end of input while there is an answer to come and a client to receive it.
@@ -56,10 +54,10 @@ impl HalfOpen {
         loop {
             let looked = self.ended.as_ref().map_or(0, |ended| ended.count);
             match self.open.phase() {
-                Phase::Idle => return Poll::Ready(Ok(())),
+                Phase::Idle if self.open.is_flushed() => return Poll::Ready(Ok(())),
                 Phase::Receiving if looked >= LOOKS_FOR_BODY => return Poll::Ready(Ok(())),
                 Phase::Working if !self.open.knows_interim() => return Poll::Ready(Ok(())),
-                Phase::Receiving | Phase::Working | Phase::Responding => {}
+                Phase::Idle | Phase::Receiving | Phase::Working | Phase::Responding => {}
             }
             if let Some(error) = self.stream.take_error()? {
                 return Poll::Ready(Err(error));
@@ -79,7 +77,7 @@ impl HalfOpen {
 
     /// Sends an interim answer, unless other data is being sent.
     fn probe(&self) -> io::Result<()> {
-        if self.open.phase() != Phase::Working || !self.is_flushed {
+        if self.open.phase() != Phase::Working || !self.open.is_flushed() {
             return Ok(());
         }
         match self.stream.try_write(INTERIM) {
@@ -109,7 +107,7 @@ impl AsyncRead for HalfOpen {
 
 impl AsyncWrite for HalfOpen {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.is_flushed = false;
+        self.open.set_flushed(false);
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -118,7 +116,7 @@ impl AsyncWrite for HalfOpen {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.is_flushed = false;
+        self.open.set_flushed(false);
         Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 
@@ -128,7 +126,7 @@ impl AsyncWrite for HalfOpen {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.is_flushed = true;
+        self.open.set_flushed(true);
         Poll::Ready(Ok(()))
     }
 

@@ -3,7 +3,7 @@
 //! hyper is driven directly, because `axum::serve` sets no time limit on reading a head or writing an answer.
 
 use std::{
-    future::{Future, poll_fn},
+    future::Future,
     io,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
@@ -121,17 +121,19 @@ async fn exchanges(
 ) -> hyper::Result<()> {
     let exchange = Exchange::new(front, open.clone());
     let left_unread = exchange.left_unread();
-    let io = TokioIo::new(TimedWrites::new(HalfOpen::new(stream, open), limits.write_time));
+    let io = TokioIo::new(TimedWrites::new(HalfOpen::new(stream, open.clone()), limits.write_time));
     let mut builder = http1::Builder::new();
     // Some clients expect the header names in llama-server's capitalisation, although HTTP ignores case.
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time).title_case_headers(true);
     let mut connection = builder.serve_connection(io, exchange);
+    // The connection itself, because `poll_without_shutdown` may end before all is sent.
     tokio::select! {
-        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended?,
-        () = stopped(&mut stop) => {
+        ended = &mut connection => ended?,
+        // Half a head of a request may never become a whole one.
+        () = stopped(&mut stop) => if !open.is_idle() {
             Pin::new(&mut connection).graceful_shutdown();
-            poll_fn(|cx| connection.poll_without_shutdown(cx)).await?;
-        }
+            (&mut connection).await?;
+        },
     }
     let mut stream = connection.into_parts().io.into_inner();
     let _ = stream.shutdown().await;

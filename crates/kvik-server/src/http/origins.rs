@@ -50,7 +50,8 @@ pub enum AllowedOrigin {
     Any,
     /// `localhost`: pages served by this machine, from any port.
     Local,
-    /// An origin as browsers write it: `https://example.org`, or `null`.
+    /// An origin as browsers write it: `https://example.org`, or `null`. One `*` stands for any text, as Ollama reads it:
+    /// `chrome-extension://*`.
     Page(HeaderValue),
 }
 
@@ -80,16 +81,20 @@ impl FromStr for AllowedOrigin {
 
     fn from_str(text: &str) -> Result<AllowedOrigin, String> {
         let origin = text.trim_end_matches('/').to_ascii_lowercase();
+        let origin = without_default_port(&origin);
         let is_origin = origin == "null"
             || origin.split_once("://").is_some_and(|(scheme, host)| {
-                !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '?', '#', '@'])
+                !scheme.is_empty()
+                    && !host.is_empty()
+                    && !host.contains(['/', '?', '#', '@'])
+                    && origin.matches('*').count() <= 1
             });
-        match HeaderValue::from_str(&origin) {
+        match HeaderValue::from_str(origin) {
             _ if text == "*" => Ok(AllowedOrigin::Any),
             _ if text == "localhost" => Ok(AllowedOrigin::Local),
             Ok(value) if is_origin => Ok(AllowedOrigin::Page(value)),
             _ => Err(format!(
-                "`{text}` is no origin; write it as https://example.org, localhost for pages of this machine, or * for all"
+                "`{text}` is no origin; write it as https://example.org, chrome-extension://* where one * is any text, localhost for pages of this machine, or * for all"
             )),
         }
     }
@@ -101,9 +106,27 @@ impl AllowedOrigin {
         match self {
             AllowedOrigin::Any => true,
             AllowedOrigin::Local => is_local(origin),
-            AllowedOrigin::Page(page) => page == origin,
+            AllowedOrigin::Page(page) => is_like(page.as_bytes(), origin.as_bytes()),
         }
     }
+}
+
+/// An origin as browsers write it, which is without the port of its scheme. Behind a `*` the port stays: without it, any
+/// port would do.
+fn without_default_port(origin: &str) -> &str {
+    let port = match origin.split_once("://") {
+        Some(("http", _)) => ":80",
+        Some(("https", _)) => ":443",
+        _ => return origin,
+    };
+    origin.strip_suffix(port).filter(|rest| !rest.ends_with('*')).unwrap_or(origin)
+}
+
+/// True if the origin is this one, in which a `*` is any text.
+fn is_like(page: &[u8], origin: &[u8]) -> bool {
+    let Some(at) = page.iter().position(|&byte| byte == b'*') else { return page == origin };
+    let (before, after) = (&page[..at], &page[at + 1..]);
+    origin.len() >= before.len() + after.len() && origin.starts_with(before) && origin.ends_with(after)
 }
 
 impl Hosts {
@@ -131,11 +154,10 @@ impl Hosts {
             return false;
         }
         let name = host_name(&authority);
-        let is_own = match name.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
-            Ok(ip) => ip.is_loopback() || self.bound.is_unspecified() || ip == self.bound,
-            Err(_) => name == "localhost" || name.ends_with(".localhost"),
-        };
-        is_own || self.allowed.contains(&AllowedHost::Named(name))
+        let is_bound = |ip: IpAddr| self.bound.is_unspecified() || ip.to_canonical() == self.bound;
+        is_this_machine(&name)
+            || name.parse::<IpAddr>().is_ok_and(is_bound)
+            || self.allowed.contains(&AllowedHost::Named(name))
     }
 }
 
@@ -189,11 +211,19 @@ fn check_origin(headers: &HeaderMap, allowed: &[AllowedOrigin]) -> Result<(), Ap
     }
 }
 
-/// True if the origin is of this machine, under the names that no other machine can take.
+/// True if the origin is of this machine.
 fn is_local(origin: &HeaderValue) -> bool {
     let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
-    let host = origin.as_ref().and_then(Uri::authority).map(host_name).unwrap_or_default();
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+    origin.as_ref().and_then(Uri::authority).map(host_name).is_some_and(|host| is_this_machine(&host))
+}
+
+/// True if a host is this machine under a name that no other machine can take. A client that is given `0.0.0.0`, as
+/// servers write it for all addresses, connects to its own machine.
+fn is_this_machine(host: &str) -> bool {
+    match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+        Ok(ip) => ip.is_loopback() || ip.is_unspecified(),
+        Err(_) => host == "localhost" || host.ends_with(".localhost"),
+    }
 }
 
 /// True if a page of `origin` was served under the host that it addresses now. The scheme is ignored: a proxy may
@@ -287,6 +317,8 @@ mod tests {
             "kvik.localhost",
             "localhost.",
             "[::1]:8080",
+            "0.0.0.0:8080",
+            "[::]:8080",
         ] {
             check("127.0.0.1", &[], host, true);
             check("0.0.0.0", &[], host, true);
@@ -357,15 +389,38 @@ mod tests {
             check(&[AllowedOrigin::Any], origin, "127.0.0.1:8080", true);
             check(&[AllowedOrigin::Local], origin, "127.0.0.1:8080", false);
         }
-        for origin in
-            ["http://localhost", "https://localhost:3000", "http://127.0.0.1:1", "http://[::1]:3000"]
-        {
+        for origin in [
+            "http://localhost",
+            "https://localhost:3000",
+            "http://127.0.0.1:1",
+            "http://[::1]:3000",
+            "http://0.0.0.0:3000",
+            "http://tauri.localhost",
+        ] {
             check(&[AllowedOrigin::Local], origin, "kvik.lan", true);
         }
         for origin in
             ["http://notlocalhost", "http://localhost.evil.example", "http://127.0.0.1.evil.example"]
         {
             check(&[AllowedOrigin::Local], origin, "kvik.lan", false);
+        }
+        // As a literal such an origin was allowed and none was equal to it.
+        for (pattern, origin, expect) in [
+            ("chrome-extension://*", "chrome-extension://abcdefgh", true),
+            ("chrome-extension://*", "moz-extension://abcdefgh", false),
+            ("http://localhost:*", "http://localhost:3000", true),
+            ("http://localhost:*", "http://localhost.evil.example", false),
+            ("https://*.page.example", "https://a.page.example", true),
+            ("https://*.page.example", "https://a.page.example.evil.example", false),
+            ("https://a.*a.example", "https://a.example", false),
+            ("https://page.example:443", "https://page.example", true),
+            ("http://page.example:80/", "http://page.example", true),
+            ("http://page.example:443", "http://page.example", false),
+            ("http://page.example:8080", "http://page.example", false),
+            ("http://*:80", "http://evil.example:3000", false),
+            ("https://*.page.example:443", "https://a.page.example", true),
+        ] {
+            check(&[pattern.parse().unwrap()], origin, "127.0.0.1:8080", expect);
         }
         check_origin(&headers(&[("host", "127.0.0.1")]), &[]).unwrap();
         assert!(
@@ -415,7 +470,15 @@ mod tests {
         for text in ["", "http://kvik.lan", "kvik.lan:8080", "a b", "a@b", "[::1]:80"] {
             assert!(text.parse::<AllowedHost>().is_err(), "{text}");
         }
-        for text in ["", "page.example", "https://", "https://page.example/path", "://x", "https://a b\n"] {
+        for text in [
+            "",
+            "page.example",
+            "https://",
+            "https://page.example/path",
+            "://x",
+            "https://a b\n",
+            "http://*.*",
+        ] {
             assert!(text.parse::<AllowedOrigin>().is_err(), "{text}");
         }
     }

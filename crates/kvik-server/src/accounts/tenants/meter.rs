@@ -59,7 +59,7 @@ pub(crate) enum Refusal {
     /// Too many prompts at the same time.
     Parallel { limit: u32, retry_after: Duration },
     /// The request has more prompts than may ever run at the same time.
-    TooManyPrompts { limit: u32, prompts: usize },
+    TooManyPrompts { limit: usize, prompts: usize },
     /// The remaining admission slots are reserved for other tenants.
     Crowded { running: usize },
 }
@@ -138,12 +138,14 @@ impl Meter {
     ) -> Result<AdmissionPermit, Refusal> {
         let mut taken = self.lock();
         let wanted = taken.running + prompts;
-        if let Some(limit) = limits.parallel.map(NonZeroU32::get)
-            && wanted > limit as usize
-        {
-            let too_many = prompts > limit as usize;
-            let parallel = Refusal::Parallel { limit, retry_after: PARALLEL_RETRY };
-            return Err(if too_many { Refusal::TooManyPrompts { limit, prompts } } else { parallel });
+        let parallel = limits.parallel.map(NonZeroU32::get);
+        let own = parallel.map(|limit| limit as usize);
+        let most = own.into_iter().chain(slots.map(|slots| slots.count)).min();
+        if let Some(limit) = most.filter(|&limit| prompts > limit) {
+            return Err(Refusal::TooManyPrompts { limit, prompts });
+        }
+        if let Some(limit) = parallel.filter(|&limit| wanted > limit as usize) {
+            return Err(Refusal::Parallel { limit, retry_after: PARALLEL_RETRY });
         }
         if slots.is_some_and(|slots| !slots.take(prompts, wanted)) {
             return Err(Refusal::Crowded { running: taken.running });
@@ -329,6 +331,8 @@ mod tests {
         drop(one);
         let refusal = meter.enter(&limits, Some(&slots), 4).unwrap_err();
         assert_eq!(refusal, Refusal::TooManyPrompts { limit: 3, prompts: 4 });
+        let refusal = meter.enter(&TenantLimits::NONE, Some(&AdmissionSlots::new(9)), 10).unwrap_err();
+        assert_eq!(refusal, Refusal::TooManyPrompts { limit: 9, prompts: 10 }, "no time comes for it");
         assert_eq!((slots.taken.load(Ordering::Relaxed), meter.lock().running), (0, 0));
     }
 

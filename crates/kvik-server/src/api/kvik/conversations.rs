@@ -10,7 +10,7 @@ use axum::{
     response::Response,
 };
 use kvik_memory::conversations::{
-    ConversationError, ConversationHead, ConversationKey, Findings, Held, SEARCHED_MAX, Search, first_behind,
+    ConversationError, ConversationHead, ConversationKey, Findings, Held, SEARCHED_MAX, Search,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -32,9 +32,18 @@ use crate::{
         },
         responses::items,
     },
-    app::{body::JsonBody, kept_answer::KeptAnswer, keys::Caller, server::Server, shelf::Shelf},
+    app::{
+        body::JsonBody, conversations::check_values, kept_answer::KeptAnswer, keys::Caller, server::Server,
+        shelf::Shelf,
+    },
     described::JsonSchema,
-    http::{answer::value, body_memory::SMALL_BYTES, error::ApiError, json::Json as Any, readers::Reader},
+    http::{
+        answer::{value, written},
+        body_memory::SMALL_BYTES,
+        error::ApiError,
+        json::Json as Any,
+        readers::Reader,
+    },
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -135,7 +144,7 @@ pub(crate) async fn begin(
         let metadata = fields.metadata.as_ref().map(metadata).transpose()?;
         let mut held = conversations.begin(tenant, fields.name.as_deref()).map_err(at_name)?;
         held.make_room(&messages)?;
-        held.describe(metadata.unwrap_or_default());
+        held.describe(metadata.unwrap_or_default())?;
         held.asks(model);
         held.append(&messages)?;
         Ok(Json(head_of(held.key(), held.head())))
@@ -151,7 +160,9 @@ impl BeginFields {
                 let message = "`items` beside `messages` or `from`: a conversation begins with one of them";
                 return Err(ApiError::field("items", message));
             }
-            return Ok((None, items::told("items", &items.0, &server.responses, tenant)?));
+            let messages = items::told("items", &items.0, &server.responses, tenant)?;
+            check_values(&messages)?;
+            return Ok((None, messages));
         }
         match (&self.messages, &self.from, &self.upto) {
             (Some(_), Some(_), _) => Err(ApiError::field(
@@ -189,17 +200,27 @@ pub(crate) async fn list(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Parameters(page): Parameters<Page>,
-) -> Result<Json<ListedConversations>> {
+) -> Result<Response> {
     let limit = page.limit.unwrap_or(LISTED).clamp(1, LISTED_MAX);
     if let Some(text) = page.search {
         return search(&shelf.server, caller, &text, page.after, limit).await;
     }
     let tenant = caller.tenant.name.clone();
-    let all = shelf.server.ask_conversations(move |conversations| conversations.of(&tenant)).await?;
-    let first = first_behind(&all, page.after.as_deref())?;
-    let data: Vec<_> = all[first..].iter().take(limit).map(listed).collect();
-    let has_more = first + data.len() < all.len();
-    Ok(Json(ListedConversations { object: List, data, has_more, next: None }))
+    // Before the turn, which is not for waiting until other nodes answer.
+    shelf.server.ask_conversations(move |conversations| conversations.refresh(&tenant)).await?;
+    let (reader, listing) = (Reader { tenant: caller.tenant.id, large: false }, shelf.server.clone());
+    let list = move |_| {
+        let page = listing.conversations.page(&caller.tenant.name, page.after.as_deref(), limit);
+        let (data, has_more) = page?;
+        let data = data.iter().map(listed).collect();
+        answer_listed(&listing, &caller, &ListedConversations { object: List, data, has_more, next: None })
+    };
+    shelf.server.readers.in_turn(reader, list).await
+}
+
+/// Answers with a list, whose metadata may make it long.
+fn answer_listed(server: &Server, caller: &Caller, listed: &ListedConversations) -> Result<Response> {
+    server.answer_with(caller.tenant.id, KeptAnswer::Written(written(listed)))
 }
 
 /// `GET /v1/conversations?search=`: conversations that contain a text, as far as one request searches.
@@ -209,7 +230,7 @@ async fn search(
     text: &str,
     after: Option<String>,
     limit: usize,
-) -> Result<Json<ListedConversations>> {
+) -> Result<Response> {
     let bad =
         || ApiError::field("search", format!("a text that is looked for has 1 to {SEARCHED_MAX} bytes"));
     let search = Search::new(text, after, limit).ok_or_else(bad)?;
@@ -222,7 +243,8 @@ async fn search(
             let Findings { found, next } =
                 searched.conversations.search(&caller.tenant.name, &search, || client.check())?;
             let data = found.into_iter().map(found_in).collect();
-            Ok(Json(ListedConversations { object: List, data, has_more: next.is_some(), next: Some(next) }))
+            let (has_more, next) = (next.is_some(), Some(next));
+            answer_listed(&searched, &caller, &ListedConversations { object: List, data, has_more, next })
         })
         .await
 }
@@ -237,7 +259,7 @@ pub(crate) async fn get(
     answer(&shelf.server, caller, &id, move |key, head, messages| {
         let unanswered = question.filter(|(_, after)| messages.len() < *after);
         let conversation = with_messages(key, head, Said(messages));
-        let answering = unanswered.map(|(question, _)| Said(question));
+        let answering = unanswered.map(|(question, _)| Said(question.to_vec()));
         Ok(KeptAnswer::Json(value(&ReadConversation { conversation, answering })))
     })
     .await
@@ -245,7 +267,7 @@ pub(crate) async fn get(
 
 /// The question of a conversation that is being answered, and the number of its messages once it is. It is looked up
 /// before the messages are read: whoever reads them finds the one or the other.
-async fn question_in(server: &Server, caller: &Caller, id: &str) -> Option<(Vec<Value>, usize)> {
+async fn question_in(server: &Server, caller: &Caller, id: &str) -> Option<(Arc<[Value]>, usize)> {
     if server.running_answers.is_empty() {
         return None;
     }
@@ -285,7 +307,7 @@ pub(crate) async fn change(
             }
             let pairs = pairs.as_ref().map(metadata).transpose()?;
             let mut held = server.conversations.hold(&tenant, &id)?;
-            pairs.into_iter().for_each(|pairs| held.describe(pairs));
+            pairs.into_iter().try_for_each(|pairs| held.describe(pairs))?;
             match name {
                 Some(name) => held.rename(&name).map_err(at_name)?,
                 None => held.append(&[])?,

@@ -8,11 +8,12 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
+use kvik_memory::conversations::ConversationKey;
 use serde::{Deserialize, Serialize};
 
 use super::conversations::find;
 use crate::{
-    app::{keys::Caller, shelf::Shelf, wire::Wire},
+    app::{keys::Caller, server::Server, shelf::Shelf, wire::Wire},
     described::JsonSchema,
     http::{answer::words, error::ApiError},
 };
@@ -51,10 +52,9 @@ pub(crate) async fn follow(
     Path(id): Path<String>,
     Parameters(FirstEvent { from }): Parameters<FirstEvent>,
 ) -> Result<Response> {
-    let (key, _) = find(&shelf.server, &caller, &id).await?;
+    let key = answered(&shelf.server, &caller, &id).await?;
     let answer = shelf.server.running_answers.get(&key).ok_or_else(|| none_runs(&id))?;
-    let frames = answer.follow(from).ok_or_else(|| beginning_gone(from))?;
-    Ok(Wire::Data { last: None }.respond(frames))
+    Ok(Wire::Data { last: None }.respond(answer.follow(from)?))
 }
 
 /// `DELETE /v1/conversations/{id}/answer`: stops the answer; then the conversation is free.
@@ -63,9 +63,17 @@ pub(crate) async fn stop(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<StoppedAnswer>> {
-    let (key, _) = find(&shelf.server, &caller, &id).await?;
+    let key = answered(&shelf.server, &caller, &id).await?;
     let stopped = shelf.server.running_answers.stop(&key).await;
     Ok(Json(StoppedAnswer { id: key.id, object: RunningAnswerWord, stopped }))
+}
+
+/// Finds the conversation of a caller whose answer is meant: one that begins with this answer, or one that exists.
+async fn answered(server: &Server, caller: &Caller, id: &str) -> Result<ConversationKey> {
+    match server.conversations.held(&caller.tenant.name, id) {
+        Some(key) => Ok(key),
+        None => find(server, caller, id).await.map(|(key, _)| key),
+    }
 }
 
 fn none_runs(id: &str) -> ApiError {
@@ -73,11 +81,4 @@ fn none_runs(id: &str) -> ApiError {
         "no answer that can be followed runs in the conversation `{id}`: GET /v1/conversations/{{id}} has what was answered"
     );
     ApiError::new(StatusCode::NOT_FOUND, Some("no_answer_runs"), message)
-}
-
-fn beginning_gone(from: usize) -> ApiError {
-    let message = format!(
-        "event {from} of the answer is not buffered any more; when the answer has ended, GET /v1/conversations/{{id}} has all of it"
-    );
-    ApiError::new(StatusCode::GONE, Some("answer_not_buffered"), message).at("from")
 }

@@ -14,9 +14,9 @@ use kvik_serving::settings::size::ByteSize;
 /// The completion routes.
 const ROUTES: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/completion"];
 
-/// Creates a server whose engine answers immediately, without text.
+/// Creates a server whose engine answers immediately, without text, also as many prompts as a request may bring.
 fn server() -> Server {
-    Server::build(done, Keys::new([]), config())
+    Server::build(done, Keys::new([]), AppConfig { admission_slots: 64, ..config() })
 }
 
 fn done(request: &Request) -> Result<Vec<Event>, kvik_engine::api::RequestError> {
@@ -43,6 +43,17 @@ async fn what_nobody_reads_is_not_built() {
     for route in ROUTES {
         // Building the value would fail at 128 levels; ignored values are never built.
         let (status, answer) = post(&server, route, with(route, &deep)).await;
+        assert_eq!(status, 200, "{route} {answer}");
+    }
+}
+
+/// PowerShell and .NET write the mark in front of a file's text, and `curl --data-binary @FILE` sends it.
+#[tokio::test]
+async fn a_body_may_begin_with_the_byte_order_mark() {
+    let server = server();
+    let bodies = ROUTES.map(|route| (route, with(route, "")));
+    for (route, body) in bodies.into_iter().chain([("/tokenize", r#"{"content": "hi"}"#.to_owned())]) {
+        let (status, answer) = post(&server, route, format!("\u{feff}{body}")).await;
         assert_eq!(status, 200, "{route} {answer}");
     }
 }

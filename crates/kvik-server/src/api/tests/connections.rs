@@ -15,12 +15,17 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::watch,
+    task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
 
 use crate::http::{ConnectionLimits, Front, serve};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Time for running answers when the server ends.
+const DRAIN: Duration = Duration::from_secs(20);
+/// Bytes of an answer of which the buffers of a connection hold a part only.
+const LARGE: usize = 32 << 20;
 
 /// Number of handlers that are running.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -42,9 +47,16 @@ impl Drop for Running {
 
 /// Starts a server of plain routes with room for `max` connections.
 async fn listen(max: usize) -> (SocketAddr, watch::Sender<bool>) {
+    let (address, stop, _) = started(max).await;
+    (address, stop)
+}
+
+/// The same, with the task that ends when the server does.
+async fn started(max: usize) -> (SocketAddr, watch::Sender<bool>, JoinHandle<usize>) {
     let router = Router::new()
         .route("/quick", get(async || "quick"))
         .route("/early", post(async || StatusCode::UNAUTHORIZED))
+        .route("/large", get(async || "x".repeat(LARGE)))
         .route(
             "/slow",
             post(async |body: String| {
@@ -59,13 +71,11 @@ async fn listen(max: usize) -> (SocketAddr, watch::Sender<bool>) {
                 std::future::pending::<()>().await
             }),
         );
-    let limits =
-        ConnectionLimits { max, head_time: 60 * SECOND, write_time: 60 * SECOND, drain_time: SECOND };
+    let limits = ConnectionLimits { max, head_time: 60 * SECOND, write_time: 60 * SECOND, drain_time: DRAIN };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = watch::channel(false);
-    tokio::spawn(serve(listener, Front::new(router), limits, stopped));
-    (address, stop)
+    (address, stop, tokio::spawn(serve(listener, Front::new(router), limits, stopped)))
 }
 
 fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
@@ -146,6 +156,61 @@ async fn a_client_that_closes_its_half_gets_its_answer() {
             _ => assert!(whole.starts_with("HTTP/1.1 401"), "{text}"),
         }
     }
+}
+
+/// Asks for an answer, and reads nothing of it yet.
+async fn asked(address: SocketAddr, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    timeout(10 * SECOND, stream.readable()).await.unwrap().unwrap();
+    stream
+}
+
+/// Reads a large answer to its end after a while, in which all of it is ready and most of it is unsent.
+async fn check_large(mut stream: TcpStream, of: &str) {
+    sleep(Duration::from_millis(300)).await;
+    let mut bytes = Vec::new();
+    let read = timeout(10 * SECOND, stream.read_to_end(&mut bytes)).await.unwrap();
+    assert!(read.is_ok() && bytes.len() > LARGE, "{of}: {} bytes, {read:?}", bytes.len());
+}
+
+/// An answer counted as sent once it was in a buffer; what the client had not read by then was cut off.
+#[tokio::test]
+async fn a_large_answer_is_sent_to_its_end_whatever_ends_its_connection() {
+    let large = |headers: &str| request("GET", "/large", headers, "");
+    let (address, _stop) = listen(8).await;
+    let mut stream = asked(address, &large("")).await;
+    stream.shutdown().await.unwrap();
+    check_large(stream, "its client has closed its half").await;
+    let early = large("").replace("content-length: 0", "content-length: 9000000000");
+    check_large(asked(address, &early).await, "its request has a body that does not come").await;
+
+    let (address, _stop) = listen(1).await;
+    let stream = asked(address, &large("")).await;
+    let mut newcomer = TcpStream::connect(address).await.unwrap();
+    check_large(stream, "another client waits").await;
+    let (head, _) = ask(&mut newcomer, &request("GET", "/quick", "", "")).await;
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+
+    let old = large("").replace("HTTP/1.1", "HTTP/1.0");
+    for request in [large(""), large("connection: close\r\n"), old] {
+        let (address, stop) = listen(8).await;
+        let stream = asked(address, &request).await;
+        stop.send(true).unwrap();
+        check_large(stream, &request).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_ends_does_not_wait_for_half_a_head() {
+    let (address, stop, served) = started(8).await;
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    silent.write_all(b"GET / HT").await.unwrap();
+    let (head, _) =
+        ask(&mut TcpStream::connect(address).await.unwrap(), &request("GET", "/quick", "", "")).await;
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    stop.send(true).unwrap();
+    assert_eq!(timeout(DRAIN / 2, served).await.expect("no answer runs").unwrap(), 0);
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! Requests do not wait for external delays: hanging files, and clients that do not read.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use kvik_engine::api::{Event, FinishReason, Request};
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     accounts::ledger::hanging::Gate,
-    app::{AppConfig, keys::Keys, responses::ResponseTurn},
+    app::{AppConfig, kept_answer::KeptAnswer, keys::Keys, responses::ResponseTurn},
     http::body_memory::SMALL_BYTES,
 };
 use kvik_serving::settings::{model::CacheArgs, size::ByteSize};
@@ -218,6 +218,30 @@ fn conversions(server: &Server, length: usize) -> [(&'static str, &'static str, 
     ]
 }
 
+/// Sends a request many times and reads no answer: those that come are within the memory for answers, and another one
+/// comes when one of them was read.
+async fn check_unread(server: &Server, method: &str, path: &str, body: Value, length: usize) {
+    let body = body.to_string();
+    let (mut unread, mut bytes) = (Vec::new(), 0);
+    for _ in 0..40 {
+        let response = server.send(method, path, body.clone()).await;
+        if response.status() == 200 {
+            bytes += axum::body::HttpBody::size_hint(response.body()).lower();
+            unread.push(response);
+            continue;
+        }
+        assert_eq!(response.status(), 429, "{path}");
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1", "{path}");
+    }
+    let held = 2 * server.app.server.body_limit.0 + unread.len() as u64 * SMALL_BYTES;
+    assert!(!unread.is_empty() && bytes <= held, "{path}: {bytes} bytes are held");
+    drop(unread.pop());
+    let response = server.send(method, path, body).await;
+    assert_eq!(response.status(), 200, "{path}: one was read");
+    let read = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    assert!(read.len() > length, "{path}");
+}
+
 #[tokio::test]
 async fn clients_that_do_not_read_hold_no_more_than_the_memory_for_answers() {
     const LONG: usize = 900 << 10;
@@ -238,25 +262,7 @@ async fn clients_that_do_not_read_hold_no_more_than_the_memory_for_answers() {
     .into_iter()
     .chain(conversions(&server, LONG))
     {
-        let body = body.to_string();
-        let (mut unread, mut bytes) = (Vec::new(), 0);
-        for _ in 0..40 {
-            let response = server.send(method, path, body.clone()).await;
-            if response.status() == 200 {
-                bytes += axum::body::HttpBody::size_hint(response.body()).lower();
-                unread.push(response);
-                continue;
-            }
-            assert_eq!(response.status(), 429, "{path}");
-            assert_eq!(response.headers()[header::RETRY_AFTER], "1", "{path}");
-        }
-        let held = 2 * limit.0 + unread.len() as u64 * SMALL_BYTES;
-        assert!(!unread.is_empty() && bytes <= held, "{path}: {bytes} bytes are held");
-        drop(unread.pop());
-        let response = server.send(method, path, body).await;
-        assert_eq!(response.status(), 200, "{path}: one was read");
-        let read = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
-        assert!(read.len() > length, "{path}");
+        check_unread(&server, method, path, body, length).await;
     }
     // Added items are sent back: where there is no memory for that, nothing is added.
     let (mut unread, items) = (Vec::new(), json!({"items": said(&"x".repeat(LONG))}).to_string());
@@ -270,6 +276,37 @@ async fn clients_that_do_not_read_hold_no_more_than_the_memory_for_answers() {
     assert!((1..5).contains(&unread.len()), "{} answers", unread.len());
     let (_, listed) = server.get("/v1/conversations").await;
     assert_eq!(listed["data"][0]["messages"], 1 + unread.len());
+}
+
+/// Metadata of some conversations without a message is as long as a body.
+#[tokio::test]
+async fn lists_that_clients_do_not_read_hold_no_more_than_that() {
+    const CONVERSATIONS: usize = 30;
+    let server = Server::new(|request| Ok(say(request, "Hi!", FinishReason::Eos)));
+    let name = |index: usize| format!("{index:02}{}", "😀".repeat(62));
+    let metadata: BTreeMap<String, String> = (0..16).map(|index| (name(index), "😀".repeat(512))).collect();
+    let length = CONVERSATIONS * metadata.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>();
+    for index in 0..CONVERSATIONS {
+        let body = json!({"name": format!("trip {index}"), "metadata": metadata});
+        let (status, answer) = server.post("/v1/conversations", body).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    for path in ["/v1/conversations?limit=1000", "/v1/conversations?limit=1000&search=trip"] {
+        check_unread(&server, "GET", path, Value::Null, length).await;
+    }
+}
+
+/// The text of an answer may be longer than its record: it says also which question is being answered.
+#[tokio::test]
+async fn an_answer_counts_for_its_own_length() {
+    let server = Server::saying("Hi!");
+    let caller = server.app.keys().caller(&HeaderMap::new()).unwrap();
+    let mut unread = Vec::new();
+    for _ in 0..40 {
+        let text = KeptAnswer::Written(vec![b' '; 900 << 10]);
+        unread.extend(server.app.server.answer_kept(&caller, 0, |_| Ok(text)).await);
+    }
+    assert_eq!(unread.len(), 2, "as many as twice the largest body holds");
 }
 
 /// Room is reserved before the vectors are computed: what has none costs nothing.

@@ -61,6 +61,10 @@ async fn wrong_requests_name_their_field() {
     check("/v1/completions", json!({"prompt": "a", "suffix": 7}), 400, "suffix").await;
     check("/v1/completions", json!({"prompt": "a", "best_of": 3}), 400, "best_of").await;
     check("/v1/completions", json!({"prompt": "a", "echo": true, "logprobs": 1}), 400, "echo").await;
+    // More than the engine runs and queues: waiting does not help.
+    let many = json!({"prompt": vec!["a"; config().admission_slots + 1]});
+    check("/v1/completions", many.clone(), 400, "prompt").await;
+    check("/completion", many, 400, "prompt").await;
     check("/completion", json!({"prompt": true}), 400, "prompt").await;
     check("/completion", json!({"prompt": "a", "n_predict": "x"}), 400, "n_predict").await;
     check("/tokenize", json!({"content": 5}), 400, "content").await;
