@@ -87,7 +87,7 @@ MUTANTS = [
      "Ok(_) if watched.contains(&alone.spans[0].index) => restarts.push(id),",
      "Ok(_) if watched.len() > spans => restarts.push(id),"),
     ("the report says what the choice kept that forgot last", SCHEDULE + "results.rs",
-     "if sequence.choice == 0 {", "if sequence.choice < u32::MAX {"),
+     "if sequence.choice == 0 && !report", "if sequence.choice < u32::MAX && !report"),
     ("what a policy keeps is fetched as if it were the prompt", SCHEDULE + "disk/lookup.rs",
      "if found <= local || !shares {", "if found <= local || !(shares || true) {"),
     ("a fetch that makes way is said to have failed", SCHEDULE + "disk/load.rs",

@@ -183,7 +183,7 @@ impl From<RequestError> for Error {
             RequestError::OverBudget { needed_blocks, budget_blocks } => {
                 Error::OverBudget { needed_blocks, left_blocks: budget_blocks }
             }
-            RequestError::Pinned { needed_blocks, pinned_blocks, budget_blocks } => {
+            RequestError::Pinned { needed_blocks, pinned_blocks, budget_blocks, .. } => {
                 Error::OverBudget { needed_blocks, left_blocks: budget_blocks - pinned_blocks }
             }
             RequestError::PinLimit(PinLimit { needed, pinned, limit, .. }) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::life::Cache;
 use crate::ids::{NamespaceId, NodeId, TenantId, Token};
-use crate::tree::Node;
+use crate::tree::{Node, PartialMatch};
 
 /// Tokens shown of a prefix.
 const SHOWN_TOKENS: usize = 64;
@@ -148,23 +148,41 @@ impl Cache {
         }
     }
 
-    /// Evicts a prompt: everything that follows its whole blocks, and those of its whole blocks that no other
-    /// prefix shares. Blocks in use or pinned remain. Returns how many blocks were freed; 0 when not all its whole
-    /// blocks are cached. Leaves no ghosts. In a derived namespace, a prompt that is no longer than the base evicts
-    /// everything but the base.
+    /// Evicts a prompt: everything that follows its whole blocks, and those of its blocks that no other prefix
+    /// shares; only the latter when not all its whole blocks are cached, or it has none. Blocks in use or pinned
+    /// remain. Returns how many blocks were freed. Leaves no ghosts. In a derived namespace, a prompt that is no longer
+    /// than the base evicts everything but the base.
     pub fn evict_prefix(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
         if self.is_in_base(namespace, tokens) {
             return self.clear(Some(namespace));
         }
-        let Some((node, blocks)) = self.whole_prefix(namespace, tokens) else { return 0 };
+        let Some((node, blocks)) = self.whole_prefix(namespace, tokens) else {
+            return self.evict_chain(namespace, tokens);
+        };
         let end = self.radix.cut(node, blocks);
-        let mut next = self.radix.arena[end].parent;
-        let mut count = self.drop_from(end);
-        while let Some(id) = next.filter(|&id| self.radix.candidate(id).is_some()) {
-            next = self.radix.arena[id].parent;
-            count += self.drop_leaf(id);
-        }
-        count
+        let before = self.radix.arena[end].parent;
+        self.drop_from(end) + self.drop_upwards(before)
+    }
+
+    /// Evicts the cached blocks of a prompt from the last one on, which may be partial, until one is in use or pinned
+    /// or another prefix continues it. Returns how many blocks were freed. Leaves no ghosts.
+    pub fn evict_chain(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
+        let last = self.cached_end(namespace, tokens);
+        self.drop_upwards(last)
+    }
+
+    /// The node that ends with the cached part of a prompt; `None` if a block follows that differs from the prompt or
+    /// goes on behind it.
+    fn cached_end(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<NodeId> {
+        let walk = self.radix.walk(self.roots[&namespace], tokens);
+        let (node, blocks) = match walk.partial {
+            Some(PartialMatch { node, index, positions }) => {
+                let block = self.radix.arena[node].blocks()[index];
+                (self.radix.labels.count(block) == positions).then_some((node, index + 1))?
+            }
+            None => (walk.node, walk.blocks),
+        };
+        (blocks == self.radix.arena[node].blocks().len()).then_some(node)
     }
 
     /// Evicts everything in a namespace, or in all, that is neither in use nor pinned. Returns how many blocks were
@@ -186,6 +204,16 @@ impl Cache {
             next += 1;
         }
         below.into_iter().rev().map(|id| self.drop_leaf(id)).sum()
+    }
+
+    /// Drops a node and those before it, as far as nothing that remains follows them and they are not in use.
+    fn drop_upwards(&mut self, mut last: Option<NodeId>) -> usize {
+        let mut count = 0;
+        while let Some(id) = last.filter(|&id| self.radix.candidate(id).is_some()) {
+            last = self.radix.arena[id].parent;
+            count += self.drop_leaf(id);
+        }
+        count
     }
 
     /// Drops a node if it is an unlocked leaf. Returns how many blocks were freed.
@@ -294,6 +322,36 @@ mod tests {
         assert_eq!(cache.evict_prefix(namespace, &prompt(1)), 0);
         assert_eq!(cache.evict_prefix(namespace, &prompt(2)), 5);
         assert_eq!((cache.stats().shared, cache.clear(None)), (0, 0));
+        cache.check().unwrap();
+    }
+
+    #[test]
+    fn a_prompt_is_dropped_from_where_its_cached_part_ends() {
+        let (mut cache, namespace) = cache();
+        let first = |count: Token| (0..count).collect::<Vec<Token>>();
+        run(&mut cache, namespace, &first(10), Lifetime::default());
+        assert_eq!(cache.evict_prefix(namespace, &first(9)), 0, "its block goes on behind this prompt");
+        assert_eq!(cache.evict_prefix(namespace, &first(10)), 1, "it has no whole block");
+        run(&mut cache, namespace, &first(160), Lifetime::default());
+        cache.shrink(6);
+        assert_eq!(cache.lookup(namespace, &first(160)).tokens, 96);
+        assert_eq!(cache.evict_prefix(namespace, &first(160)), 6, "its end was evicted before");
+        assert_eq!((cache.stats().shared, cache.lookup(namespace, &first(160)).tokens), (0, 0));
+        cache.check().unwrap();
+    }
+
+    #[test]
+    fn the_end_of_a_prompt_is_dropped_where_a_pinned_one_has_its_beginning() {
+        let (mut cache, namespace) = cache();
+        let (one, other): (Vec<Token>, Vec<Token>) = ((0..70).collect(), (0..64).chain(500..550).collect());
+        for prompt in [&one, &other] {
+            run(&mut cache, namespace, prompt, Lifetime::default());
+        }
+        assert_eq!(cache.pin(namespace, &other), Ok(true));
+        assert_eq!(cache.evict_chain(namespace, &one), 1);
+        let left = [&one, &other].map(|prompt| cache.lookup(namespace, prompt).tokens);
+        assert_eq!(left, [64, 114], "also the last block of the other, which no pin covers");
+        assert_eq!(cache.evict_chain(namespace, &other), 1);
         cache.check().unwrap();
     }
 }

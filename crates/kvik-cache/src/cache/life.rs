@@ -134,14 +134,18 @@ impl Cache {
 
     /// Returns how much of `prompt` is cached, and why not more. Changes nothing, not even recency.
     pub fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
+        self.lookup_up_to(namespace, prompt, prompt.len())
+    }
+
+    /// As [`lookup`](Cache::lookup), for a sequence that may reuse at most `reuse_max` tokens, as in its
+    /// [admission](Cache::admit): where layers hold auxiliary state, it may have to resume well before them.
+    pub fn lookup_up_to(&self, namespace: NamespaceId, prompt: &[Token], reuse_max: usize) -> Match {
         let root = self.roots[&namespace];
-        let matched = self.radix.walk(root, prompt);
-        let walk = self.radix.continuable(matched);
-        if walk.tokens == 0 && !prompt.is_empty() && self.radix.arena[root].depth > 0 {
-            return Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
+        let (_, _, found) = self.reusable(root, prompt, reuse_max);
+        match found.tokens == 0 && !prompt.is_empty() && self.radix.arena[root].depth > 0 {
+            true => Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None },
+            false => found,
         }
-        let (stop, evicted) = self.stop_reason(&matched, &walk, prompt);
-        Match { tokens: walk.tokens, stop, evicted }
     }
 
     /// The longest time to live that users of a running sequence's block number `index` ask for: `asked`, and if it is
@@ -163,22 +167,14 @@ impl Cache {
         let Admission { seq, namespace, prompt, reuse_max, positions, lifetime } = admission;
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
         assert!(self.continues(namespace, prompt), "a prompt in a derived namespace begins with its base");
-        let root = self.roots[&namespace];
-        let reuse_max = reuse_max.max(self.radix.arena[root].depth as usize * BLOCK_POSITIONS);
-        let mut matched = self.radix.walk(root, prompt);
-        let mut usable = self.radix.continuable(matched);
-        let (stop, evicted) = self.stop_reason(&matched, &usable, prompt);
-        if matched.tokens >= reuse_max {
-            matched = self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())]);
-            usable = self.radix.continuable(matched);
-        }
+        let (matched, usable, found) = self.reusable(self.roots[&namespace], prompt, reuse_max);
         let walk = self.affordable(usable, positions).inspect_err(|_| self.totals.refused += 1)?;
         let Forked { copy, state } = self.start(&admission, &walk);
         let known = Known { reused: walk.tokens, matched: matched.tokens, prompt: prompt.len() };
         self.running_mut(seq).marks = marks(self.radix.places.needs(), known, lifetime);
         self.count_admission(namespace, prompt.len(), walk.tokens);
         self.keep_quota(namespace, 0);
-        Ok(Admitted { reused: walk.tokens, copy, state, stop, evicted })
+        Ok(Admitted { reused: walk.tokens, copy, state, stop: found.stop, evicted: found.evicted })
     }
 
     /// Leases the cached whole blocks of `tokens` for a sequence that computes nothing, until it is
@@ -351,13 +347,25 @@ impl Cache {
         self.radix.shares.of_mut(namespace).count_admission(prompt, reused, now);
     }
 
-    /// Returns why a sequence cannot resume beyond `walk`, given that the tree has `matched` of the prompt.
-    fn stop_reason(&self, matched: &Walk, walk: &Walk, prompt: &[Token]) -> (StopReason, Option<Eviction>) {
-        if walk.tokens < matched.tokens {
-            let needs_state = self.needs().has_state();
-            let stop = if needs_state { StopReason::NoStateKept } else { StopReason::WindowDropped };
-            return (stop, None);
-        }
+    /// What the tree has of the tokens of a prompt that a sequence may reuse, `reuse_max` or the base of its namespace if
+    /// that is more; the part of it after which the sequence can resume; and the latter as an answer.
+    fn reusable(&self, root: NodeId, prompt: &[Token], reuse_max: usize) -> (Walk, Walk, Match) {
+        let reuse_max = reuse_max.max(self.radix.arena[root].depth as usize * BLOCK_POSITIONS);
+        let all = self.radix.walk(root, prompt);
+        let is_cut = reuse_max < prompt.len() && all.tokens >= reuse_max;
+        let matched = if is_cut { self.radix.walk(root, &prompt[..reuse_max]) } else { all };
+        let usable = self.radix.continuable(matched);
+        let (stop, evicted) = match usable.tokens < matched.tokens {
+            true if self.needs().has_state() => (StopReason::NoStateKept, None),
+            true => (StopReason::WindowDropped, None),
+            // What is cached behind `reuse_max` is only computed for its output.
+            false => self.stop_reason(&all, prompt),
+        };
+        (matched, usable, Match { tokens: usable.tokens, stop, evicted })
+    }
+
+    /// Returns why the tree has no more of `prompt` than `walk`.
+    fn stop_reason(&self, walk: &Walk, prompt: &[Token]) -> (StopReason, Option<Eviction>) {
         let rest = &prompt[walk.whole_blocks() * BLOCK_POSITIONS..];
         let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
         let before = self.radix.fingerprint_at(walk);

@@ -12,6 +12,7 @@
 
 mod auxiliary;
 mod lease;
+mod lookup;
 mod telling;
 
 use std::cmp::Reverse;
@@ -24,7 +25,6 @@ use super::outline::{Outline, OutlineNode, OutlineScan};
 use crate::admission::{Admission, CopyPartial, Forked, NoSpace};
 use crate::auxiliary::AuxiliaryState;
 use crate::evict::{Policy, Share};
-use crate::explain::{Eviction, StopReason};
 use crate::ids::{
     BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, NodeName, PinId, SeqId, StateId, TenantId, Token,
 };
@@ -218,15 +218,6 @@ impl World {
         }
     }
 
-    fn lookup(&mut self) {
-        let (namespace, prompt) = self.some_place();
-        let known = self.cache.lookup(namespace, &prompt);
-        let expected = self.naive.lookup(namespace, &prompt);
-        assert_eq!(known.tokens, expected.tokens, "lookup of {prompt:?}");
-        self.assert_stop(namespace, &prompt, (known.stop, known.evicted));
-        self.note_stop(known.stop);
-    }
-
     /// Followers that are found occur after the same tokens in a cached prefix of the namespace.
     fn followers(&mut self) {
         let (namespace, mut prompt) = self.some_place();
@@ -380,6 +371,11 @@ impl World {
                 assert_eq!(dropped, self.naive.clear(namespace));
                 dropped
             }
+            1 => {
+                let dropped = self.cache.evict_chain(namespace, &prompt);
+                assert_eq!(dropped, self.naive.evict_chain(namespace, &prompt), "{prompt:?}");
+                dropped
+            }
             _ => {
                 let dropped = self.cache.evict_prefix(namespace, &prompt);
                 assert_eq!(dropped, self.naive.evict_prefix(namespace, &prompt), "{prompt:?}");
@@ -418,7 +414,7 @@ impl World {
         let positions = self.random.below(prompt.len() + 20);
         let lifetime = self.some_lifetime();
         let admission = Admission { seq, namespace, prompt: &prompt, reuse_max, positions, lifetime };
-        let known = self.cache.lookup(namespace, &prompt);
+        let known = self.cache.lookup_up_to(namespace, &prompt, reuse_max);
         let result = self.cache.admit(admission);
         self.tell();
         let expected = self.naive.admit(admission);
@@ -670,32 +666,6 @@ impl World {
         }
     }
 
-    /// The reason equals that of the twin, which remembers every loss; the cache may have dropped the ghost.
-    fn assert_stop(
-        &mut self,
-        namespace: NamespaceId,
-        prompt: &[Token],
-        stop: (StopReason, Option<Eviction>),
-    ) {
-        let expected = self.naive.lookup(namespace, prompt);
-        if stop == (expected.stop, expected.evicted) {
-            self.seen.note("evicted: when", u64::from(stop.1.is_some()));
-        } else if stop.0 != expected.stop {
-            assert_ne!(
-                self.ghosts, GHOSTS_FOR_ALL,
-                "there is room to remember every eviction: {stop:?} {expected:?}"
-            );
-            let was_lost = matches!(expected.stop, StopReason::Evicted | StopReason::Expired);
-            assert!(was_lost, "explained by {stop:?}: {prompt:?}");
-            self.seen.note("forgotten", 1);
-        } else {
-            // The ghost of the longest was displaced, and a shorter one explains the miss, with its own time.
-            let explained = self.naive.losses(namespace, prompt).any(|loss| *loss == stop.1);
-            assert!(explained, "no loss of {prompt:?} explains {stop:?}");
-            self.seen.note("displaced", 1);
-        }
-    }
-
     fn new_seq(&mut self) -> SeqId {
         self.next_seq += 1;
         SeqId(self.next_seq)
@@ -732,19 +702,6 @@ impl World {
             prompt.extend(std::iter::repeat_n(token, length));
         }
         prompt
-    }
-
-    fn note_stop(&mut self, stop: StopReason) {
-        let all = [
-            ("complete", StopReason::Complete),
-            ("first seen", StopReason::FirstSeen),
-            ("diverged", StopReason::Diverged),
-            ("evicted: reason", StopReason::Evicted),
-            ("expired: reason", StopReason::Expired),
-            ("window dropped", StopReason::WindowDropped),
-            ("no state kept", StopReason::NoStateKept),
-        ];
-        all.into_iter().for_each(|(what, reason)| self.seen.note(what, u64::from(stop == reason)));
     }
 
     fn note_totals(&mut self) {

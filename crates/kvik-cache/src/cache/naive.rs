@@ -76,7 +76,12 @@ impl Naive {
     }
 
     pub(crate) fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
-        let (tokens, matched) = (self.usable(namespace, prompt), self.known(namespace, prompt));
+        self.lookup_up_to(namespace, prompt, prompt.len())
+    }
+
+    pub(crate) fn lookup_up_to(&self, namespace: NamespaceId, prompt: &[Token], reuse_max: usize) -> Match {
+        let reusable = &prompt[..reuse_max.max(self.base(namespace).len()).min(prompt.len())];
+        let (tokens, matched) = (self.usable(namespace, reusable), self.known(namespace, reusable));
         let (stop, evicted) = match self.losses(namespace, prompt).next() {
             _ if tokens < matched && self.needs.state_bytes > 0 => (StopReason::NoStateKept, None),
             _ if tokens < matched => (StopReason::WindowDropped, None),
@@ -292,14 +297,20 @@ impl Naive {
         if !whole.is_empty() && self.base(namespace).starts_with(whole) {
             return self.clear(namespace);
         }
-        if !self.is_known(namespace, whole) {
-            return 0;
-        }
+        let follows = |prefix: &[Token]| !whole.is_empty() && prefix.starts_with(whole);
+        self.drop_leaves(namespace, |prefix| tokens.starts_with(prefix) || follows(prefix))
+    }
+
+    pub(crate) fn evict_chain(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
+        self.drop_leaves(namespace, |prefix| tokens.starts_with(prefix))
+    }
+
+    /// Removes the blocks of a namespace that are `unwanted`, as long as one of them is a leaf.
+    fn drop_leaves(&mut self, namespace: NamespaceId, unwanted: impl Fn(&[Token]) -> bool) -> usize {
         let count = self.entries.len();
         while let Some(index) = self.leaves(None).into_iter().find(|&index| {
             let entry = &self.entries[index];
-            let related = entry.prefix.starts_with(whole) || whole.starts_with(&entry.prefix);
-            entry.namespace == namespace && related
+            entry.namespace == namespace && unwanted(&entry.prefix)
         }) {
             self.entries.remove(index);
             self.drop_lost_places();

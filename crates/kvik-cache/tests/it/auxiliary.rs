@@ -92,6 +92,28 @@ fn a_fork_goes_on_from_the_nearest_state() {
     assert_eq!((same.tokens, same.stop), (8192, StopReason::Complete));
 }
 
+/// A sequence computes the last token of its prompt, so it cannot go on from the state after it.
+#[test]
+fn a_state_behind_what_may_be_reused_is_of_no_use() {
+    let auxiliary = AuxiliaryState { block_bytes: 1, windows: None, state_bytes: 20 };
+    let (mut cache, namespace) = cache(auxiliary, 1_000);
+    let prompt: Vec<Token> = (0..40).collect();
+    compute(&mut cache, namespace, 1, &prompt);
+    let check = |reuse_max: usize, expect| {
+        let found = cache.lookup_up_to(namespace, &prompt, reuse_max);
+        assert_eq!((found.tokens, found.stop), expect, "up to {reuse_max}");
+    };
+    check(40, (40, StopReason::Complete));
+    check(39, (32, StopReason::NoStateKept));
+    check(32, (32, StopReason::Complete));
+    check(31, (0, StopReason::NoStateKept));
+    let lifetime = Lifetime::default();
+    let admission =
+        Admission { seq: SeqId(2), namespace, prompt: &prompt, reuse_max: 39, positions: 40, lifetime };
+    let admitted = cache.admit(admission).unwrap();
+    assert_eq!((admitted.reused, admitted.stop), (32, StopReason::NoStateKept));
+}
+
 /// States of 20 blocks' worth; a namespace of each of two tenants, of which the first has this quota.
 fn two_tenants(quota_blocks: Option<usize>) -> (Cache, [NamespaceId; 2]) {
     let (mut cache, _) = cache(AuxiliaryState { block_bytes: 1, windows: None, state_bytes: 20 }, 1_000);

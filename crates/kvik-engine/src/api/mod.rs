@@ -120,6 +120,11 @@ impl Request {
         }
     }
 
+    /// Whether it reads a compressed prefix where one is listed, whichever policy made it.
+    pub(crate) fn chooses_part(&self) -> bool {
+        self.retention.is_none() && self.kept_prefix.is_some() && self.choices == 1
+    }
+
     /// Tokens of the prompt that are those of an answer as it was generated, where a tokenizer would have chosen others.
     pub(crate) fn retokenised_tokens(&self) -> usize {
         self.retokenised.as_ref().map_or(0, |retokenised| retokenised.tokens)
@@ -153,7 +158,8 @@ pub enum FinishReason {
     Eos,
     /// A stop string appeared; its index in [`Request::stop`].
     StopString(usize),
-    /// `max_tokens` were generated, the context is full, or one of the [`Request::line_limits`] is reached.
+    /// `max_tokens` were generated, the context is full, pinned prompts leave no more room, or one of the
+    /// [`Request::line_limits`] is reached.
     Length,
     /// The constraint is satisfied and allows nothing more.
     ConstraintDone,
@@ -356,7 +362,8 @@ pub enum RequestError {
     },
     /// The request would fit if fewer blocks were pinned.
     #[error(
-        "the request needs {needed_blocks} KV blocks and {pinned_blocks} of the {budget_blocks} there are are pinned; shorten it, or unpin some (`kvik cache pins`, `kvik cache unpin`)"
+        "the request needs {needed_blocks} KV blocks and {} of the {budget_blocks} there are are pinned; shorten it, or unpin some (`kvik cache pins`, `kvik cache unpin`)",
+        pinned(*.pinned_blocks, *.scope)
     )]
     Pinned {
         /// Number of blocks it needs.
@@ -365,6 +372,8 @@ pub enum RequestError {
         pinned_blocks: usize,
         /// Number of blocks in the budget.
         budget_blocks: usize,
+        /// Whether all of these are pins of its own tenant.
+        scope: PinScope,
     },
     /// Pinning the prompt would exceed a limit on pinned blocks.
     #[error("{}", pin_limit(.0))]
@@ -413,6 +422,14 @@ pub enum RequestError {
 impl From<RunnerFault> for RequestError {
     fn from(fault: RunnerFault) -> RequestError {
         RequestError::Device(fault.message)
+    }
+}
+
+/// How many blocks are pinned, which never reveals how many other tenants have pinned.
+fn pinned(blocks: usize, scope: PinScope) -> String {
+    match scope {
+        PinScope::Tenant => blocks.to_string(),
+        PinScope::All => "too many".to_owned(),
     }
 }
 

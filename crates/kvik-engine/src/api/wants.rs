@@ -23,4 +23,9 @@ impl Wants {
             Wants::Text | Wants::Logits(_) => None,
         }
     }
+
+    /// Whether hidden states before the last token are wanted, which the cache does not hold.
+    pub(crate) fn pools_all(&self) -> bool {
+        self.pooling().is_some_and(|pooling| !pooling.needs_only_the_last())
+    }
 }

@@ -150,7 +150,7 @@ fn try_admit_beside(
     }
     let id = prefixes.ram.new_seq();
     let Some(reused) = take_blocks(index, id, candidate.known, jobs, prefixes, runner) else {
-        return no_room(index, jobs, &mut prefixes.ram);
+        return no_room(index, jobs, prefixes);
     };
     let waiting = jobs.queue.admit(index, reused.tokens, passed);
     start(waiting, id, reused, jobs, prefixes);

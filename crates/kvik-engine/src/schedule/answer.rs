@@ -220,6 +220,12 @@ impl Answer {
         step
     }
 
+    /// Ends the answer after its tokens so far, as if no more had been asked for.
+    pub(super) fn cut(&mut self) -> Step {
+        let step = self.end(None, nothing_shown(), FinishReason::Length);
+        self.indented(step)
+    }
+
     /// Ends the answer. Text held back is emitted, unless a stop string ended the answer.
     fn end(&mut self, token: Option<Token>, shown: Shown<GeneratedToken>, reason: FinishReason) -> Step {
         let Shown { mut text, mut tokens, stopped } = shown;

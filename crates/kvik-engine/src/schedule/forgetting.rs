@@ -10,7 +10,7 @@ use kvik_cache::{BLOCK_POSITIONS, Cache, SeqId};
 use kvik_model::batch::{Retainer, Runner};
 
 use super::forget::{Pass, Stage, kept};
-use super::growth::make_way;
+use super::growth::{end_alone, make_way};
 use super::jobs::Jobs;
 use super::kept_prefix::share_kept;
 use super::prefixes::Prefixes;
@@ -161,13 +161,14 @@ fn make_room_for(
         if withdraw_point(sequence) {
             return Progress::Over;
         }
-        let (job, tokens) = (sequence.job, sequence.stored);
+        let tokens = sequence.stored;
         match jobs.running.len() {
-            1 => jobs.fail(job, prefixes.ram.over_budget(tokens), &mut prefixes.ram.cache),
+            1 => end_alone(tokens, jobs, prefixes),
             _ => jobs.preempt_youngest(&mut prefixes.ram.cache),
         }
     }
-    if jobs.running.find(id).is_some() { Progress::More } else { Progress::Over }
+    let goes_on = jobs.running.find(id).is_some_and(|sequence| sequence.ended.is_none());
+    if goes_on { Progress::More } else { Progress::Over }
 }
 
 /// Withdraws the point at which a sequence is, if memory pressure caused it, so that the sequence continues as it is.

@@ -129,15 +129,13 @@ fn copy_parent(
 pub(super) fn grow(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn Runner) -> Growth {
     let mut growth = Growth::Complete;
     let mut index = 0;
-    while let Some(sequence) = jobs.running.get(index) {
-        let (job, tokens) = (sequence.job, sequence.reach());
+    while index < jobs.running.len() {
+        let tokens = jobs.running[index].reach();
         match reserve(&mut jobs.running[index], &mut prefixes.ram.cache, runner) {
             Ok(()) => index += 1,
             Err(_) if make_way(jobs, prefixes) => {}
             Err(_) if release_unneeded(jobs, prefixes) => {}
-            Err(_) if jobs.running.len() == 1 => {
-                jobs.fail(job, prefixes.ram.over_budget(tokens), &mut prefixes.ram.cache);
-            }
+            Err(_) if jobs.running.len() == 1 => end_alone(tokens, jobs, prefixes),
             Err(_) => {
                 jobs.preempt_youngest(&mut prefixes.ram.cache);
                 growth = Growth::Preempted;
@@ -147,8 +145,21 @@ pub(super) fn grow(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn Ru
     growth
 }
 
+/// Ends the only running sequence, because pins leave no room for its first `tokens` tokens. If its answer has not begun,
+/// its request fails.
+pub(super) fn end_alone(tokens: usize, jobs: &mut Jobs, prefixes: &mut Prefixes) {
+    let sequence = &mut jobs.running[0];
+    if !jobs.results.cut_answer(sequence, prefixes.now()) {
+        let (job, error) = (sequence.job, prefixes.over_budget(sequence.tenant, tokens));
+        jobs.fail(job, error, &mut prefixes.ram.cache);
+    }
+}
+
 /// Allocates blocks for everything that a running sequence is to store, or none.
 fn reserve(sequence: &mut Sequence, cache: &mut Cache, runner: &mut dyn Runner) -> Result<(), NoSpace> {
+    if sequence.ended.is_some() {
+        return Ok(());
+    }
     let (id, tokens) = (sequence.id, sequence.reach());
     let forgetting = sequence.forgetting.as_mut();
     let Some(storage) = forgetting.and_then(|forgetting| forgetting.storage.as_mut()) else {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kvik_cache::retain::Retention;
 use kvik_cache::{
-    BLOCK_POSITIONS, DeletedPrompts, Identity, PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned,
-    whole_blocks,
+    BLOCK_POSITIONS, Cache, DeletedPrompts, Identity, NamespaceId, PinInfo, PrefixInfo, PrefixScan, TenantId,
+    Token, Unpinned, whole_blocks,
 };
 
 use super::Scheduler;
@@ -26,11 +26,11 @@ impl Scheduler {
     /// The match that `request` would find if it were admitted now. The only change is that expired blocks are evicted,
     /// as in every step.
     pub fn probe(&mut self, request: &Request) -> Probe {
-        self.prefixes.probe(request, &self.jobs.running)
+        self.prefixes.probe(request, &self.jobs.running, &self.config)
     }
 
-    /// Unpins exactly this prompt, and drops its blocks that no request uses, unless something pinned continues it;
-    /// returns the number of RAM blocks dropped.
+    /// Unpins exactly this prompt, and drops its blocks that no request uses; where something pinned begins with its whole
+    /// blocks, only those that nothing else continues. Returns the number of RAM blocks dropped.
     pub fn release(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
         let whole = whole_blocks(tokens);
         self.withdraw_pins(salt, |sequence| {
@@ -93,7 +93,8 @@ impl Prefixes {
         Cached { tokens: tokens.len(), ram, disk, pinned }
     }
 
-    /// Unpins exactly this prompt, and drops its blocks that no request uses, unless something pinned continues it.
+    /// Unpins exactly this prompt, and drops its blocks that no request uses; where something pinned begins with its whole
+    /// blocks, only those that nothing else continues.
     fn release(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
         let mut blocks = 0;
         let whole = whole_blocks(tokens);
@@ -101,15 +102,12 @@ impl Prefixes {
         self.disk.give_up(&mut self.ram, |namespace, copied| {
             namespaces.contains(&namespace) && whole.starts_with(copied)
         });
-        let cache = &mut self.ram.cache;
         for namespace in namespaces {
-            cache.unpin(namespace, tokens);
-            if !cache.is_pinned_under(namespace, tokens) {
-                blocks += cache.evict_prefix(namespace, tokens);
-                if let Some(model) = &mut self.draft_model {
-                    model.evict(namespace, tokens);
-                }
-            }
+            self.ram.cache.unpin(namespace, tokens);
+            blocks += match self.ram.cache.is_pinned_under(namespace, tokens) {
+                true => self.drop_from_memory(namespace, tokens, Cache::evict_chain),
+                false => self.drop_from_memory(namespace, tokens, Cache::evict_prefix),
+            };
         }
         for roots in self.all_roots(salt, once(tokens)) {
             self.disk.release(&roots, tokens);
@@ -125,13 +123,9 @@ impl Prefixes {
         self.disk.give_up(&mut self.ram, |namespace, copied| {
             namespaces.contains(&namespace) && !whole.is_empty() && copied.starts_with(whole)
         });
-        let cache = &mut self.ram.cache;
         for namespace in namespaces {
-            evicted.pins += cache.unpin_under(namespace, tokens);
-            evicted.blocks += cache.evict_prefix(namespace, tokens);
-            if let Some(model) = &mut self.draft_model {
-                model.evict(namespace, tokens);
-            }
+            evicted.pins += self.ram.cache.unpin_under(namespace, tokens);
+            evicted.blocks += self.drop_from_memory(namespace, tokens, Cache::evict_prefix);
         }
         for roots in self.all_roots(salt, once(tokens)) {
             self.disk.forget(&roots, tokens);
@@ -145,6 +139,20 @@ impl Prefixes {
             self.drop_unlisted_parts(salt);
         }
         evicted
+    }
+
+    /// Drops blocks of a prompt in a namespace with this command of the cache, also those of the draft model; returns the
+    /// number of the model's own.
+    fn drop_from_memory(
+        &mut self,
+        namespace: NamespaceId,
+        tokens: &[Token],
+        evict: fn(&mut Cache, NamespaceId, &[Token]) -> usize,
+    ) -> usize {
+        if let Some(model) = &mut self.draft_model {
+            model.evict(namespace, tokens, evict);
+        }
+        evict(&mut self.ram.cache, namespace, tokens)
     }
 
     /// Drops the compressed prefixes of a tenant on disk that this process has not used: they do not record how their

@@ -15,42 +15,29 @@ use super::growth::extend;
 use super::job::JobId;
 use super::jobs::Jobs;
 use super::kept_parts::{CompressedPrefix, CompressedPrefixes, KeptName};
-use super::namespaces::Sharers;
+use super::namespaces::{Place, Sharers};
 use super::prefix::Reused;
 use super::prefixes::Prefixes;
 use super::queue::{Candidate, Waiting};
 use super::results::Results;
 use super::sequence::{Sequence, Sharing};
 use super::start::{Outcome, no_room, release_for, start};
-use crate::api::{Cached, Evicted, PinnedPrompt, RequestError};
+use crate::api::{Cached, Evicted, PinnedPrompt, Request, RequestError};
 use crate::retain::Ragged;
 
 /// Lets a waiting sequence, if it may, read the compressed form of the longest prefix of its tokens that is longer than
 /// its exact match of `known` tokens.
-pub(super) fn choose_part(sequence: &mut Sequence, known: usize, prefixes: &mut Prefixes) {
-    if sequence.chooses_part() {
-        let part = longest_part(sequence, known, prefixes);
-        let forgetting = part.map(|part| Forgetting::of_prefix(part.retention, part.name.tokens));
-        sequence.forgetting = forgetting.map(Box::new);
+pub(super) fn choose_part(sequence: &mut Sequence, known: usize, prefixes: &Prefixes) {
+    if !sequence.chooses_part() {
+        return;
     }
-}
-
-fn longest_part(sequence: &Sequence, known: usize, prefixes: &mut Prefixes) -> Option<CompressedPrefix> {
     let request = sequence.answer.request();
-    let own = prefixes.tenants.namespaces.shared(Sharers::of(request), &mut prefixes.ram.cache);
-    if sequence.sharing != Sharing::Namespace(own) {
-        return None;
-    }
-    let roots = prefixes.tenants.namespaces.roots(own);
-    let exact = known + prefixes.disk.tokens_after(roots, &sequence.tokens, known, prefixes.now());
-    // The last token is computed, for its logits.
-    let most = request.kept_prefix?.min(sequence.tokens.len() - 1);
-    let identities = roots.identity.blocks(whole_blocks(&sequence.tokens[..most]));
-    let longer: Vec<_> = identities.skip(exact / BLOCK_POSITIONS).collect();
-    let parts = longer.iter().rev().flat_map(|identity| prefixes.kept_parts.of(identity));
-    // Each head ends within a tile: a prefix that is hardly compressed may need more room than the exact one.
-    let shorter = |part: &&CompressedPrefix| (part.blocks + 2) * BLOCK_POSITIONS < part.name.tokens;
-    parts.filter(shorter).find(|part| prefixes.is_kept(&part.name)).cloned()
+    let own = prefixes.tenants.namespaces.place(Sharers::of(request), &prefixes.ram.cache);
+    let shares_in_it = own.id.map(Sharing::Namespace) == Some(sequence.sharing);
+    let part =
+        if shares_in_it { prefixes.longest_part(request, (&own, sequence.prompt()), known) } else { None };
+    let forgetting = part.map(|part| Forgetting::of_prefix(part.retention, part.name.tokens));
+    sequence.forgetting = forgetting.map(Box::new);
 }
 
 /// Admits the sequence at `index` of the queue with its compressed prefix, or lets it wait while that is read from disk.
@@ -89,7 +76,7 @@ pub(super) fn admit_kept(
         if release_for(index, jobs, prefixes) {
             return admit_kept(index, passed, jobs, prefixes, runner);
         }
-        return Some(no_room(index, jobs, &mut prefixes.ram));
+        return Some(no_room(index, jobs, prefixes));
     }
     if grows {
         extend(&mut storage, &ram.cache.table(id)[before..], tokens, retainer);
@@ -210,6 +197,25 @@ fn blocks_max(name: &KeptName, retainer: &mut dyn Retainer) -> usize {
 
 /// Compressed prefixes by name: listed, pinned, looked up and dropped.
 impl Prefixes {
+    /// The longest compressed prefix in RAM of a request's `tokens`, if it is longer than their exact match of `known`
+    /// tokens in the request's `own` namespace.
+    pub(super) fn longest_part(
+        &self,
+        request: &Request,
+        (own, tokens): (&Place, &[Token]),
+        known: usize,
+    ) -> Option<CompressedPrefix> {
+        let exact = known + self.disk.tokens_after(&own.roots, tokens, known, self.now());
+        // The last token is computed, for its logits.
+        let most = request.kept_prefix?.min(tokens.len() - 1);
+        let identities = own.roots.identity.blocks(whole_blocks(&tokens[..most]));
+        let longer: Vec<_> = identities.skip(exact / BLOCK_POSITIONS).collect();
+        let parts = longer.iter().rev().flat_map(|identity| self.kept_parts.of(identity));
+        // Each head ends within a tile: a prefix that is hardly compressed may need more room than the exact one.
+        let shorter = |part: &&CompressedPrefix| (part.blocks + 2) * BLOCK_POSITIONS < part.name.tokens;
+        parts.filter(shorter).find(|part| self.is_kept(&part.name)).cloned()
+    }
+
     /// The name of a sequence's compressed prefix, if it shares one.
     pub(super) fn name_of_kept(&mut self, sequence: &Sequence) -> Option<KeptName> {
         let prefix = &sequence.tokens[..sequence.kept_prefix()?];

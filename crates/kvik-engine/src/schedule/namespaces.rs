@@ -82,10 +82,20 @@ impl Place {
         Place { id, public, ..self }
     }
 
+    /// Whether it begins with a public prompt.
+    pub(super) fn is_derived(&self) -> bool {
+        self.public > 0
+    }
+
     /// How much of a prompt the cache has there.
     pub(super) fn lookup(&self, prompt: &[Token], cache: &Cache) -> Match {
+        self.lookup_up_to(prompt, prompt.len(), cache)
+    }
+
+    /// As [`lookup`](Place::lookup), for a request that may reuse at most `reuse_max` tokens.
+    pub(super) fn lookup_up_to(&self, prompt: &[Token], reuse_max: usize, cache: &Cache) -> Match {
         match self.id {
-            Some(id) => cache.lookup(id, prompt),
+            Some(id) => cache.lookup_up_to(id, prompt, reuse_max),
             None if self.public > 0 => {
                 Match { tokens: self.public, stop: StopReason::FirstSeen, evicted: None }
             }

@@ -20,6 +20,27 @@ pub(super) struct Reused {
     pub(super) evicted: Option<Eviction>,
 }
 
+/// How many leading tokens may come from the cache.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReuseLimits {
+    /// Those before the first one whose attention is observed; `usize::MAX` if none is.
+    pub(super) observed: usize,
+    /// Those that need not be computed for their output.
+    pub(super) unobserved: usize,
+}
+
+impl ReuseLimits {
+    /// Number of tokens that may come from the cache.
+    pub(super) fn reuse_max(&self) -> usize {
+        self.observed.min(self.unobserved)
+    }
+
+    /// The token from which on attention is observed; `usize::MAX` if it would be computed anyway.
+    pub(super) fn observed_from(&self) -> usize {
+        if self.observed < self.unobserved { self.observed } else { usize::MAX }
+    }
+}
+
 impl Known {
     /// A prefix that the cache alone holds.
     pub(super) fn cached(tokens: usize) -> Known {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::{Cache, CacheConfig, CacheError, NamespaceId, SeqId};
+use kvik_cache::{Cache, CacheConfig, CacheError, NamespaceId, SeqId, TenantId};
 use kvik_model::batch::Runner;
 
 use super::Clock;
@@ -15,6 +15,7 @@ use super::kept_parts::CompressedPrefixes;
 use super::namespaces::Sharers;
 use super::ram::Ram;
 use super::tenants::{TenantPart, Tenants};
+use crate::api::RequestError;
 use crate::config::EngineConfig;
 use crate::panics::contain;
 use crate::stats::{DiskStats, DraftSource, RemoteStats};
@@ -163,6 +164,11 @@ impl Prefixes {
         if let (Some(model), Ok(false) | Err(_)) = (&mut self.draft_model, is_sound) {
             model.renew();
         }
+    }
+
+    /// The error for a tenant's sequence of `tokens` tokens that does not fit although no other sequence runs.
+    pub(super) fn over_budget(&self, tenant: TenantId, tokens: usize) -> RequestError {
+        self.ram.over_budget(tokens, self.owner(tenant))
     }
 
     /// Starts with an empty cache. Public prompts are shared again as soon as they are recomputed.

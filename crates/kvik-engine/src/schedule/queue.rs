@@ -175,6 +175,11 @@ impl Queue {
         self.sequences().filter(|sequence| sequence.job == job).count()
     }
 
+    /// Drops the sequence at `index`.
+    pub(super) fn remove(&mut self, index: usize) {
+        self.waiting.remove(index);
+    }
+
     /// Drops the sequences of a request.
     pub(super) fn drop_of(&mut self, job: JobId) {
         self.waiting.retain(|waiting| waiting.sequence.job != job);

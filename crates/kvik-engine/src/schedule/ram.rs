@@ -2,7 +2,7 @@
 
 use kvik_cache::{
     AuxiliaryState, BLOCK_POSITIONS, BlockId, Cache, CacheConfig, CacheError, CopyState, Forked, NamespaceId,
-    SeqId, Token,
+    PinScope, SeqId, TenantId, Token,
 };
 use kvik_model::batch::Runner;
 
@@ -114,12 +114,14 @@ impl Ram {
         self.carry_out(Forked::default(), runner);
     }
 
-    /// The error for a sequence of `tokens` tokens that does not fit although no other sequence runs.
-    pub(super) fn over_budget(&self, tokens: usize) -> RequestError {
+    /// The error for a sequence of `tokens` tokens of an owner that does not fit although no other sequence runs.
+    pub(super) fn over_budget(&self, tokens: usize, owner: TenantId) -> RequestError {
         let (needed_blocks, budget_blocks) = (self.needed(tokens), self.config.blocks);
+        let are_others = self.cache.tenants().iter().any(|it| it.pinned > 0 && it.share.tenant != owner);
+        let scope = if are_others { PinScope::All } else { PinScope::Tenant };
         match self.cache.stats().pinned {
             0 => RequestError::OverBudget { needed_blocks, budget_blocks },
-            pinned_blocks => RequestError::Pinned { needed_blocks, pinned_blocks, budget_blocks },
+            pinned_blocks => RequestError::Pinned { needed_blocks, pinned_blocks, budget_blocks, scope },
         }
     }
 

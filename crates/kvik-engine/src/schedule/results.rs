@@ -19,7 +19,7 @@ use super::draft::Draft;
 use super::job::{Job, JobId};
 use super::sampling::{Sampled, SamplingContext};
 use super::sequence::Sequence;
-use crate::api::{EventSink, FinishReason, RequestError, Wants};
+use crate::api::{EventSink, FinishReason, RequestError, Retained, Wants};
 use crate::panics::contain;
 use crate::stats::{Counters, DraftSource};
 
@@ -116,11 +116,32 @@ impl Results {
         self.job(id).report.accepted_tokens += 1;
     }
 
-    /// Updates the report of retained positions, which is that of the request's first choice.
+    /// Updates the report of retained positions, which is that of the request's first choice. While that is computed
+    /// again, it passes points before the last one of its answer.
     pub(super) fn note_retained(&mut self, sequence: &Sequence) {
-        if sequence.choice == 0 {
-            self.job(sequence.job).report.retained = sequence.retained();
+        let report = &mut self.job(sequence.job).report;
+        let is_later = |before: &Retained| before.tokens > sequence.stored;
+        if sequence.choice == 0 && !report.retained.as_deref().is_some_and(is_later) {
+            report.retained = sequence.retained();
         }
+    }
+
+    /// Ends the answer of a sequence for which there is no more room; returns whether the answer had begun. A panic becomes
+    /// an error of the request.
+    pub(super) fn cut_answer(&mut self, sequence: &mut Sequence, now: Duration) -> bool {
+        let has_begun = sequence.tokens.len() > sequence.prompt_len;
+        if has_begun {
+            let job = self.open.get_mut(&sequence.job).expect("a sequence has a job");
+            let cut = contain(|| {
+                let step = sequence.answer.cut();
+                emit_step(sequence, job, step, now);
+            });
+            if let Err(error) = cut {
+                self.fail_later(sequence.job, error);
+            }
+            sequence.ended = sequence.ended.or(Some(FinishReason::Length));
+        }
+        has_begun
     }
 
     /// Whether a request has not ended.

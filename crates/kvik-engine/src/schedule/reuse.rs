@@ -18,7 +18,7 @@ pub(super) const HEADROOM: usize = BLOCK_POSITIONS;
 /// The leading tokens that a waiting sequence need not compute.
 pub(super) fn known(sequence: &Sequence, cache: &Cache, running: &Running) -> Known {
     let Sharing::Namespace(namespace) = sequence.sharing else { return Known::cached(0) };
-    let cached = cache.lookup(namespace, &sequence.tokens).tokens.min(sequence.reuse_max());
+    let cached = cache.lookup(namespace, sequence.reusable()).tokens;
     let sharers = running.iter().filter(|running| running.sharing == sequence.sharing);
     let forks =
         sharers.map(|running| (forkable(running, sequence.reusable(), cached, cache), Some(running.id)));

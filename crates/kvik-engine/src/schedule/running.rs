@@ -100,10 +100,6 @@ impl Running {
         self.iter().filter(|sequence| sequence.is_followed()).take(most)
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<&Sequence> {
-        self.sequences.get(index)
-    }
-
     pub(super) fn find(&self, id: SeqId) -> Option<&Sequence> {
         self.sequences.iter().find(|sequence| sequence.id == id)
     }

@@ -13,7 +13,7 @@ use super::draft::Drafter;
 use super::forget::Forgetting;
 use super::job::JobId;
 use super::pooled::Pooled;
-use super::prefix::common_prefix;
+use super::prefix::{ReuseLimits, common_prefix};
 use crate::api::{FinishReason, Pace, Retained, Wants};
 use crate::retain::{Extent, Held, Ragged};
 
@@ -186,9 +186,11 @@ impl Sequence {
         self.tokens.len() - self.stored
     }
 
-    /// Number of rows to compute before its next pass; during a pass, those that repeat its prompt.
+    /// Number of rows to compute before its next pass; during a pass, those that repeat its prompt. None once it has
+    /// ended.
     pub(super) fn due(&self) -> usize {
         match &self.forgetting {
+            _ if self.ended.is_some() => 0,
             Some(forgetting) if forgetting.pass.is_some() => forgetting.repeat().map_or(0, <[Token]>::len),
             _ => self.reach() - self.stored,
         }
@@ -223,8 +225,7 @@ impl Sequence {
 
     /// True if it reads a compressed prefix where one is listed, and has not started.
     pub(super) fn chooses_part(&self) -> bool {
-        let request = self.answer.request();
-        request.retention.is_none() && request.kept_prefix.is_some() && request.choices == 1 && !self.started
+        self.answer.request().chooses_part() && !self.started
     }
 
     /// Number of leading tokens that it reads and shares in compressed form.
@@ -325,8 +326,7 @@ impl Sequence {
     /// Number of tokens that may come from the cache: the last one is computed for its logits, as are those whose
     /// attention is observed.
     pub(super) fn reuse_max(&self) -> usize {
-        let observed = self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.reuse_max());
-        observed.min(self.unobserved_reuse_max())
+        self.reuse_limits().reuse_max()
     }
 
     /// The tokens that may come from the cache.
@@ -336,8 +336,12 @@ impl Sequence {
 
     /// The token from which on it must compute in order to observe attention; `usize::MAX` if it observes none.
     pub(super) fn observed_from(&self) -> usize {
+        self.reuse_limits().observed_from()
+    }
+
+    fn reuse_limits(&self) -> ReuseLimits {
         let observed = self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.reuse_max());
-        if observed < self.unobserved_reuse_max() { observed } else { usize::MAX }
+        ReuseLimits { observed, unobserved: self.unobserved_reuse_max() }
     }
 
     /// As [`reuse_max`](Self::reuse_max), if nothing were observed.
@@ -350,9 +354,9 @@ impl Sequence {
         }
     }
 
-    /// True if it needs hidden states before its last token, which the cache does not hold.
+    /// True if it needs hidden states before its last token.
     pub(super) fn pools_all(&self) -> bool {
-        self.answer.request().wants.pooling().is_some_and(|pooling| !pooling.needs_only_the_last())
+        self.answer.request().wants.pools_all()
     }
 
     /// The output needed of the row at `position`.

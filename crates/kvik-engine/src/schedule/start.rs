@@ -7,7 +7,6 @@ use super::jobs::Jobs;
 use super::prefix::Reused;
 use super::prefixes::Prefixes;
 use super::queue::Waiting;
-use super::ram::Ram;
 use super::reuse::is_coming;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
@@ -21,14 +20,19 @@ pub(super) enum Outcome {
     NoRoom,
 }
 
-/// Handles a sequence that does not fit now. If no other sequence runs it never will, which `RequestLimits` excludes for
-/// every submitted request; an error is better than a stalled queue. A background sequence may lack blocks that
-/// foreground requests hold.
-pub(super) fn no_room(index: usize, jobs: &mut Jobs, ram: &mut Ram) -> Outcome {
+/// Handles a sequence that does not fit now. If no other sequence runs it never will: `RequestLimits` excludes that for
+/// every submitted request, but pins take room. An answer that has begun ends; otherwise an error is better than a stalled
+/// queue. A background sequence may lack blocks that foreground requests hold.
+pub(super) fn no_room(index: usize, jobs: &mut Jobs, prefixes: &mut Prefixes) -> Outcome {
     if jobs.running.is_empty() && !jobs.somebody_gives_way(index) {
-        let sequence = &jobs.queue[index].sequence;
-        let (job, error) = (sequence.job, ram.over_budget(sequence.tokens.len()));
-        jobs.fail(job, error, &mut ram.cache);
+        let sequence = &mut jobs.queue[index].sequence;
+        if jobs.results.cut_answer(sequence, prefixes.now()) {
+            jobs.queue.remove(index);
+        } else {
+            let (job, tokens) = (sequence.job, sequence.tokens.len());
+            let error = prefixes.over_budget(sequence.tenant, tokens);
+            jobs.fail(job, error, &mut prefixes.ram.cache);
+        }
     }
     Outcome::NoRoom
 }
@@ -53,7 +57,9 @@ pub(super) fn start(waiting: Waiting, id: SeqId, reused: Reused, jobs: &mut Jobs
     job.report.cached_tokens += cached;
     job.report.loaded += fetch.loaded(reused.tokens).at_most(cached);
     if !sequence.started {
-        job.admitted(now, Reused { stop, ..reused });
+        // The eviction of the next block explains no other reason.
+        let evicted = reused.evicted.filter(|_| stop == reused.stop);
+        job.admitted(now, Reused { stop, evicted, ..reused });
         job.report.admitted_at = prefixes.ram.cache.now();
         job.prefill_progress(cached, sequence.prompt_len);
     }

@@ -25,31 +25,40 @@ pub(super) fn enqueue(
     config: &EngineConfig,
 ) {
     let tokens_max = limits.answer_tokens(&request);
+    let forgetting = forgetting(&request, prefixes, config).map(Box::new);
     let prompt = std::mem::take(&mut request.prompt);
     let sharing = sharing(&request, &prompt, prefixes);
-    let (retention, kept_prefix) = (request.retention, request.kept_prefix);
     let rules = Rules::new(request, tokens_max, jobs.results.vocabulary());
     let answer = Answer::new(&rules, &prompt, guide);
-    let forgetting = retention.map(|retention| {
-        Box::new(match kept_prefix {
-            Some(prefix) => Forgetting::of_prefix(prefixes.of_prefix(&retention), prefix),
-            None => {
-                let retention = retention.resolve(config.block_bytes / BLOCK_POSITIONS);
-                let points = retention.points(prompt.len(), config.context_tokens);
-                Forgetting::new(retention, points.in_groups(&config.tile_heads))
-            }
-        })
-    });
     jobs.enqueue(Sequence { forgetting, ..Sequence::new(job, sharing, answer, prompt) });
+}
+
+/// The state of a request's retention policy, if it has one, before anything is computed.
+pub(super) fn forgetting(
+    request: &Request,
+    prefixes: &Prefixes,
+    config: &EngineConfig,
+) -> Option<Forgetting> {
+    let retention = request.retention?;
+    if let Some(prefix) = request.kept_prefix {
+        return Some(Forgetting::of_prefix(prefixes.of_prefix(&retention), prefix));
+    }
+    let retention = retention.resolve(config.block_bytes / BLOCK_POSITIONS);
+    let points = retention.points(request.prompt.len(), config.context_tokens);
+    Some(Forgetting::new(retention, points.in_groups(&config.tile_heads)))
+}
+
+/// Whether a request shares blocks in the namespace of its tenant only: the tokens to observe, drop or pool may be in a
+/// public prompt, which a derived namespace always reuses.
+pub(super) fn shares_its_own_only(request: &Request) -> bool {
+    request.retention.is_some() || request.wants.pools_all()
 }
 
 /// The namespace and the sharing of a request. A private request has a namespace in which nothing is ever published.
 fn sharing(request: &Request, prompt: &[Token], prefixes: &mut Prefixes) -> Sharing {
     let Prefixes { ram, disk, tenants, .. } = prefixes;
     let (sharers, cache) = (Sharers::of(request), &mut ram.cache);
-    let needs_states = request.wants.pooling().is_some_and(|pooling| !pooling.needs_only_the_last());
-    let sharing = if request.reuse && (request.retention.is_some() || needs_states) {
-        // The tokens to observe, drop or pool may be in a public prompt, which a derived namespace always reuses.
+    let sharing = if request.reuse && shares_its_own_only(request) {
         Sharing::Namespace(tenants.namespaces.shared(sharers, cache))
     } else if request.reuse {
         Sharing::Namespace(tenants.shared_namespace((request.tenant, sharers), prompt, cache))

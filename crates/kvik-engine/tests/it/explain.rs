@@ -126,6 +126,45 @@ fn explain_reports_blocks_that_are_still_being_computed() {
     assert_eq!(report.cached_tokens, 1000, "a real request waits for it");
 }
 
+/// What `explain` says of a request, which is what its answer then says.
+fn explained(world: &mut World, asked: &Request) -> (usize, StopReason) {
+    let probe = world.scheduler.probe(asked);
+    let client = world.submit(asked.clone());
+    world.settle();
+    let report = client.answer().unwrap().report;
+    assert_eq!((report.cached_tokens, report.cache), (probe.known_tokens, Some(probe.stop)), "{asked:?}");
+    assert_eq!(report.evicted, probe.evicted);
+    found(probe)
+}
+
+/// Tokens whose attention is observed are computed, cached or not.
+#[test]
+fn explain_knows_what_a_retention_policy_observes() {
+    for (policy, expect) in [
+        ("h2o:0.5", (0, StopReason::Retained)),
+        ("snapkv:0.5,window=8", (92, StopReason::Retained)),
+        ("keydiff:0.5", (99, StopReason::Complete)),
+    ] {
+        let mut world = World::new(config(), 200);
+        explained(&mut world, &request(prompt(1, 100), 1));
+        let retention = Some(policy.parse().unwrap());
+        let asked = Request { retention, ..request(prompt(1, 100), 2) };
+        assert_eq!(explained(&mut world, &asked), expect, "{policy}");
+        let other = Request { retention, ..request(prompt(2, 100), 2) };
+        explained(&mut world, &other);
+    }
+}
+
+/// The state after the prompt is behind its last token, which is computed.
+#[test]
+fn explain_knows_which_state_can_be_reused() {
+    let auxiliary = AuxiliaryState { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES };
+    let mut world = World::new(EngineConfig { auxiliary, draft_rows_max: 0, ..config() }, 200);
+    let asked = request(prompt(1, 40), 1);
+    assert_eq!(explained(&mut world, &asked), (0, StopReason::FirstSeen));
+    assert_eq!(explained(&mut world, &asked), (32, StopReason::NoStateKept));
+}
+
 /// A state cannot be rewound, and a sequence that has forgotten holds other positions: neither can be forked.
 #[test]
 fn explain_promises_of_a_running_sequence_what_can_be_reused() {

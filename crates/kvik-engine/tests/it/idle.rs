@@ -100,7 +100,10 @@ fn a_report_says_that_a_part_was_read_and_others_never_read_it() {
     ask(&mut world, exact(turn(2, 700)));
     rest(&mut world);
     let asked = [old.clone(), turn(9, 5)].concat();
+    let predicted = |world: &mut World| world.scheduler.probe(&allowing(asked.clone()));
+    let found = predicted(&mut world);
     let read = ask(&mut world, allowing(asked.clone()));
+    assert_eq!((found.known_tokens, Some(found.stop)), (read.report.cached_tokens, read.report.cache));
     let retained = read.report.retained.expect("a part was read");
     assert_eq!((retained.retention.to_string(), retained.dropped > 0), ("keydiff:0.25".to_owned(), true));
     assert_eq!((read.report.cached_tokens >= 512, read.report.cache), (true, Some(StopReason::Retained)));
@@ -108,7 +111,9 @@ fn a_report_says_that_a_part_was_read_and_others_never_read_it() {
     assert!(alone.report.retained.is_none());
     assert_eq!(alone.choices, solo(&exact(asked.clone())).choices);
     // Now more is known of it exactly.
+    let found = predicted(&mut world);
     let again = ask(&mut world, allowing(asked.clone()));
+    assert_eq!((found.known_tokens, Some(found.stop)), (again.report.cached_tokens, again.report.cache));
     assert_eq!((again.choices, again.report.retained), (alone.choices, None));
 }
 

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use crate::fake::*;
 use kvik_cache::tier::{Level, Tier};
 use kvik_cache::{Lifetime, PinLimit, PinScope, TenantId, Token};
-use kvik_engine::api::{Event, Request, RequestError};
-use kvik_engine::api::{Evicted, PinnedPrompt, Unpin};
+use kvik_engine::api::{Event, Evicted, FinishReason, Pace, PinnedPrompt, Request, RequestError, Unpin};
 use kvik_engine::schedule::disk::{DiskSetup, DiskWrites};
 use kvik_engine::schedule::{RequestLimits, Scheduler, TenantPart};
 use kvik_engine::store::Waker;
@@ -135,11 +134,81 @@ fn a_request_that_fails_because_of_pins_says_so() {
     let mut world = World::new(config(), 20);
     ask(&mut world, pinning(&prompt(1, 160), 2));
     let error = run(&mut world, request(prompt(2, 200), 2)).error().unwrap();
-    let expected = RequestError::Pinned { needed_blocks: 13, pinned_blocks: 10, budget_blocks: 20 };
+    let (pinned_blocks, budget_blocks, scope) = (10, 20, PinScope::Tenant);
+    let expected = RequestError::Pinned { needed_blocks: 13, pinned_blocks, budget_blocks, scope };
     assert_eq!(error, expected);
-    assert!(error.to_string().contains("kvik cache unpin"), "{error}");
+    for word in ["10 of the 20", "kvik cache unpin"] {
+        assert!(error.to_string().contains(word), "{error}");
+    }
     world.scheduler.evict(&prompt(1, 160), [0; 16]);
     ask(&mut world, request(prompt(2, 200), 2));
+}
+
+#[test]
+fn a_tenant_is_not_told_how_much_others_have_pinned() {
+    let mut world = World::new(config(), 20);
+    ask(&mut world, of(1, pinning(&prompt(1, 160), 2)));
+    for (tenant, told) in [(1, true), (2, false)] {
+        let error = run(&mut world, of(tenant, request(prompt(2, 200), 2))).error().unwrap().to_string();
+        assert!(error.contains("13 KV blocks") && error.contains("are pinned"), "{error}");
+        assert_eq!(error.contains("10"), told, "{error}");
+    }
+}
+
+/// The answer to a request that pins cut short is that of a request for so many tokens; returns how many.
+fn cut(client: &Client, asked: &Request) -> usize {
+    let answer = client.answer().expect("what there is room for is an answer");
+    let (_, tokens, end) = &answer.choices[0];
+    assert_eq!(*end, Some(FinishReason::Length));
+    assert!(tokens.len() < asked.max_tokens);
+    assert_eq!(answer.choices, solo(&Request { max_tokens: tokens.len(), ..asked.clone() }).choices);
+    tokens.len()
+}
+
+/// Ten blocks are left, of 160 tokens; the last token of an answer is not stored.
+#[test]
+fn an_answer_is_as_long_as_pins_leave_room_for() {
+    let mut world = World::new(config(), 20);
+    ask(&mut world, pinning(&prompt(1, 160), 2));
+    let endless = |seed, tokens| Request { ignore_eos: true, ..request(prompt(seed, tokens), 120) };
+    let client = run(&mut world, endless(2, 100));
+    assert_eq!(cut(&client, &endless(2, 100)), 61);
+    // Of two, the younger one waits without blocks until the older one has ended.
+    let both = [3, 4].map(|seed| endless(seed, 60));
+    let clients = both.clone().map(|asked| world.submit(asked));
+    world.run_until_idle();
+    let said = [0, 1].map(|index| cut(&clients[index], &both[index]));
+    assert_eq!(said, [101, 101]);
+    world.scheduler.cache().check().unwrap();
+}
+
+/// It waits without blocks, and with what is pinned meanwhile it has no room again for what it has said.
+#[test]
+fn an_answer_that_is_preempted_and_finds_no_room_again_ends() {
+    let mut world = World::new(config(), 20);
+    let endless = Request { ignore_eos: true, ..request(prompt(2, 100), 150) };
+    let behind = Request { background: Some(Pace::default()), ..endless.clone() };
+    let client = world.submit(behind);
+    while client.events().len() < 75 {
+        world.step();
+    }
+    assert!(!client.has_ended());
+    ask(&mut world, pinning(&prompt(1, 160), 2));
+    assert!((61..150).contains(&cut(&client, &endless)));
+}
+
+/// Of what the first tenant has cached a tail was evicted; the rest goes all the same.
+#[test]
+fn a_prompt_is_evicted_though_its_end_has_left_memory() {
+    let mut world = World::new(config(), 24);
+    let tokens = prompt(1, 160);
+    ask(&mut world, request(tokens.clone(), 1));
+    ask(&mut world, request(prompt(2, 260), 1));
+    let cached = |world: &World| world.scheduler.prefixes.cached(&kept(0, &tokens)).ram;
+    let left = cached(&world);
+    assert!((16..160).contains(&left), "{left} tokens are left");
+    assert_eq!(world.scheduler.evict(&tokens, [0; 16]).blocks, left / 16);
+    assert_eq!(cached(&world), 0);
 }
 
 /// A world of so many blocks in which tenant 1 has pinned a public prompt of 100 tokens.
@@ -224,6 +293,37 @@ fn releasing_a_prompt_keeps_a_longer_one() {
     assert_eq!(world.scheduler.release(&short, [0; 16]), 0);
     assert!(world.scheduler.prefixes.cached(&kept(0, &long)).is_whole());
     assert_eq!(world.scheduler.release(&long, [0; 16]), 8);
+}
+
+/// A prompt of less than a block has no pin, and no pin covers the end of a longer one.
+#[test]
+fn releasing_a_prompt_drops_its_last_block() {
+    let mut world = World::new(config(), 100);
+    let prompts = [prompt(3, 10), prompt(1, 70), [prompt(1, 64), prompt(2, 50)].concat()];
+    prompts.iter().for_each(|tokens| drop(run(&mut world, kept(0, tokens).request())));
+    let cached = |world: &World| {
+        prompts.each_ref().map(|tokens| world.scheduler.prefixes.cached(&kept(0, tokens)).ram)
+    };
+    assert_eq!(cached(&world), [10, 70, 114]);
+    assert_eq!(world.scheduler.release(&prompts[0], [0; 16]), 1);
+    assert_eq!(world.scheduler.release(&prompts[1], [0; 16]), 1, "the rest begins the third");
+    assert_eq!(cached(&world), [0, 64, 114]);
+    assert_eq!(world.scheduler.release(&prompts[2], [0; 16]), 8);
+    assert_eq!(world.scheduler.cache().stats().shared, 0);
+}
+
+/// The tokens that a policy observes or drops may be those of the public prompt.
+#[test]
+fn explain_knows_that_retention_shares_no_public_prompt() {
+    let (mut world, system) = with_public(200);
+    let continued = request([system, prompt(2, 20)].concat(), 2);
+    for (retention, expect) in [(None, 96), (Some("sinks:0.5,every=20".parse().unwrap()), 0)] {
+        let asked = of(2, Request { retention, ..continued.clone() });
+        let probe = world.scheduler.probe(&asked);
+        let report = run(&mut world, asked).answer().unwrap().report;
+        assert_eq!((report.cached_tokens, report.cache), (probe.known_tokens, Some(probe.stop)));
+        assert_eq!(report.cached_tokens, expect);
+    }
 }
 
 /// The reports to tenant 2 when it guesses the continuation of a public prompt, token by token.

@@ -454,6 +454,29 @@ fn no_request_waits_for_a_load_longer_than_computing_takes() {
     }
 }
 
+/// The block behind the match was evicted from memory, which is not why it is computed: it is on disk.
+#[test]
+fn what_is_computed_because_the_disk_is_slow_is_not_said_to_be_evicted() {
+    let disk = MemoryDisk::default();
+    let (long, other) = (prompt(1, 320), prompt(2, 320));
+    ask_and_write(&mut disk.life(config(), 100, 0), &request(other.clone(), 1));
+    let mut world = disk.life(config(), 40, 0);
+    ask_and_write(&mut world, &request(long.clone(), 1));
+    // It is read in two seconds, and takes the room of the end of the long one.
+    let client = world.submit(request([other, prompt(3, 100)].concat(), 1));
+    world.step();
+    disk.pass(secs(2));
+    world.settle();
+    assert!(client.answer().is_some());
+    let asked = request(long, 1);
+    let probe = world.scheduler.probe(&asked);
+    let report = ask(&mut world, &asked).report;
+    assert!((16..319).contains(&report.cached_tokens), "{report:?}");
+    assert_eq!((report.cache, report.evicted), (Some(StopReason::RecomputeWasCheaper), None));
+    assert_eq!((probe.known_tokens, Some(probe.stop)), (report.cached_tokens, report.cache));
+    assert_eq!(probe.evicted, None);
+}
+
 /// Twenty blocks: eight are held until they are written, seven are being loaded, and a request needs nineteen.
 #[test]
 fn the_disk_releases_all_held_blocks_before_a_request_fails() {

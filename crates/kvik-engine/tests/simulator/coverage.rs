@@ -9,6 +9,8 @@ pub(crate) struct Coverage {
     pub(crate) cancelled: u64,
     pub(crate) poisoned: u64,
     pub(crate) refused: u64,
+    /// Answers that ended because pins left no more room.
+    pub(crate) cut: u64,
     pub(crate) preemptions: u64,
     pub(crate) drafted: u64,
     pub(crate) accepted: u64,
@@ -85,12 +87,13 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 54] {
+    fn fields(&self) -> [(&'static str, u64); 55] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
             ("poisoned", self.poisoned),
             ("refused", self.refused),
+            ("cut short by pins", self.cut),
             ("preempted", self.preemptions),
             ("drafted", self.drafted),
             ("drafted and drawn", self.accepted),
@@ -144,7 +147,7 @@ impl Coverage {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 54] {
+    fn fields_mut(&mut self) -> [&mut u64; 55] {
         let ([windows, windows_from_disk], [states, states_from_disk]) =
             (&mut self.windows, &mut self.states);
         [
@@ -152,6 +155,7 @@ impl Coverage {
             &mut self.cancelled,
             &mut self.poisoned,
             &mut self.refused,
+            &mut self.cut,
             &mut self.preemptions,
             &mut self.drafted,
             &mut self.accepted,

@@ -165,12 +165,22 @@ impl World {
         self.coverage.tightened += tightened.len() as u64;
     }
 
+    /// The first choice of a request was cut short after `tokens` tokens: it may have passed the point before the next one.
+    pub(crate) fn note_cut_retained(&self, active: &mut Active, report: &Report, tokens: usize) {
+        if active.request.retention.is_none() {
+            return;
+        }
+        let context = self.regime.engine.context_tokens;
+        let tightened = report.retained.as_deref().map_or_else(Vec::new, |kept| kept.tightened.clone());
+        let kept = |tokens_max| runner::forgetful_answers(&active.request, tokens_max, context, &tightened).1;
+        let passed = kept(tokens + 1);
+        active.retained = if thinned(report) == passed { passed } else { kept(tokens) };
+    }
+
     /// Checks what the report of a request says about what it kept.
     pub(crate) fn check_retained(&mut self, active: &Active, report: &Report) {
-        let retained = report.retained.as_deref();
-        let thinned = retained.map(|kept| Thinned { tokens: kept.tokens, positions: kept.kept as usize });
-        assert_eq!(thinned, active.retained, "{}", summary(&active.request));
-        let Some(kept) = retained else { return };
+        assert_eq!(thinned(report), active.retained, "{}", summary(&active.request));
+        let Some(kept) = report.retained.as_deref() else { return };
         assert_eq!(Some(kept.retention), active.request.retention);
         assert_eq!(kept.kept + kept.dropped, kept.tokens as u64, "{kept:?}");
         assert_eq!((kept.smallest_head, kept.largest_head), (kept.kept as usize, kept.kept as usize));
@@ -211,4 +221,10 @@ impl World {
             known.is_torn = true;
         }
     }
+}
+
+/// What a report says its request kept last.
+fn thinned(report: &Report) -> Option<Thinned> {
+    let kept = report.retained.as_deref()?;
+    Some(Thinned { tokens: kept.tokens, positions: kept.kept as usize })
 }

@@ -45,6 +45,8 @@ pub(crate) struct Active {
     pub(crate) came: u64,
     /// Rows of the requests that had ended before it arrived.
     rows_before: u64,
+    /// Blocks that were not for it at most since it arrived, because they were pinned, withheld or public.
+    held_max: usize,
     kept: Option<u64>,
     pub(crate) waited: Waited,
 }
@@ -205,6 +207,8 @@ impl World {
         }
         self.scheduler.notify_finished();
         let stats = self.scheduler.cache().stats();
+        let held = stats.pinned + stats.withheld + self.public_blocks();
+        self.active.iter_mut().for_each(|active| active.held_max = held.max(active.held_max));
         assert_eq!(stats.free + stats.withheld + stats.owned + stats.shared, stats.blocks, "blocks are lost");
         assert!(stats.pinned <= self.regime.pinned_max(), "more is pinned than may be: {stats:?}");
         self.check_tenants();
@@ -325,6 +329,7 @@ impl World {
             own: before..self.memory.known.len(),
             alone: self.active.is_empty(),
             came: self.steps,
+            held_max: 0,
             rows_before: self.rows.saturating_sub(outstanding),
             kept,
             request,
@@ -416,6 +421,7 @@ impl World {
             match end {
                 Ok(report) => {
                     self.note_tightened(&mut active, &report);
+                    self.note_cut(&mut active, &report);
                     self.check_answer(&active);
                     self.check_reuse(&active, &report);
                     self.check_retained(&active, &report);
@@ -441,6 +447,37 @@ impl World {
         );
     }
 
+    /// Pins may leave no room for the rest of an answer: then it is the answer to a request for so many tokens.
+    fn note_cut(&mut self, active: &mut Active, report: &Report) {
+        let choices = active.client.inbox().choices.clone();
+        for (choice, (tokens, end)) in choices.into_iter().enumerate() {
+            let (generated, reason) = &active.answers[choice];
+            let is_other = tokens.len() < generated.len() || *reason != FinishReason::Length;
+            let begins = !tokens.is_empty() && generated.starts_with(&tokens);
+            if end == Some(FinishReason::Length)
+                && is_other
+                && begins
+                && self.lacks_room(active, tokens.len())
+            {
+                if choice == 0 {
+                    self.note_cut_retained(active, report, tokens.len());
+                }
+                active.answers[choice] = (tokens, FinishReason::Length);
+                self.coverage.cut += 1;
+            }
+        }
+    }
+
+    /// Whether a request and so many generated tokens do not fit beside what is pinned, though nothing else runs.
+    fn lacks_room(&self, active: &Active, generated: usize) -> bool {
+        let needed = self.regime.engine.auxiliary.needed(active.request.prompt.len() + generated + 1);
+        // Who forgets holds what it stores and what it keeps, and may repeat its prompt before.
+        let needed = if active.request.retention.is_some() { 3 * needed + 3 } else { needed };
+        // What is pinned keeps a place at its end. Of several choices one may end long before the request, and before what
+        // was pinned then is let go.
+        needed + active.held_max > self.regime.blocks
+    }
+
     fn check_answer(&mut self, active: &Active) {
         let inbox = active.client.inbox();
         assert!(!active.is_poisoned(), "the model cannot have answered {}", summary(&active.request));
@@ -461,16 +498,13 @@ impl World {
             RequestError::Stopping => {}
             RequestError::OverBudget { .. } | RequestError::Pinned { .. } => {
                 let longest = active.answers.iter().map(|(generated, _)| generated.len()).max().unwrap_or(0);
-                let needed = self.regime.engine.auxiliary.needed(active.request.prompt.len() + longest + 1);
-                // Who forgets holds what it stores and what it keeps, and may repeat its prompt before.
-                let needed = if active.request.retention.is_some() { 3 * needed + 3 } else { needed };
-                let stats = self.scheduler.cache().stats();
-                // What is pinned keeps a place at its end.
-                let held = stats.pinned + stats.withheld + self.public_blocks();
                 assert!(
-                    needed + held > self.regime.blocks,
-                    "{needed} blocks would fit beside {held}: {error}"
+                    self.lacks_room(active, longest),
+                    "it would fit: {error}, {}",
+                    summary(&active.request)
                 );
+                let has_begun = active.client.inbox().choices.iter().any(|(tokens, _)| !tokens.is_empty());
+                assert!(!has_begun, "what it has said is lost: {error}, {}", summary(&active.request));
                 self.coverage.refused += 1;
             }
             RequestError::PinLimit(limit) if active.kept.is_some() => {

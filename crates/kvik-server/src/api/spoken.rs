@@ -2,9 +2,14 @@
 //! and `kvik lint` accept the bodies that agents send.
 
 use kvik_session::Chat;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{anthropic, request::compaction::Foreign, responses};
+use super::{
+    anthropic,
+    request::{compaction::Foreign, number::Whole},
+    responses,
+};
 use crate::{
     app::state::App,
     http::{error::ApiError, json::Body},
@@ -23,17 +28,26 @@ enum Dialect {
 const BLOCKS: [&str; 6] =
     ["tool_use", "tool_result", "thinking", "redacted_thinking", "document", "server_tool_use"];
 
-/// The conversation of a body of another dialect than Chat Completions; none where it is of that, or a plain prompt.
-pub(super) fn chat(app: &App, tenant: &str, body: &Body) -> Result<Option<Chat>> {
+/// The length of an answer in Anthropic's messages.
+#[derive(Debug, Deserialize)]
+struct LengthField {
+    max_tokens: Option<Whole<0, { i64::MAX }>>,
+}
+
+/// The conversation of a body of another dialect than Chat Completions, and the maximum length of its answer where the
+/// dialect may want none; nothing where it is of that, or a plain prompt.
+pub(super) fn chat(app: &App, tenant: &str, body: &Body) -> Result<Option<(Chat, Option<i64>)>> {
     let told = match dialect(body)? {
         None => return Ok(None),
         Some(Dialect::Responses) => {
             body.read::<responses::KeepFields>()?.check_unkept()?;
-            body.read::<responses::TellFields>()?.said(app, tenant, body)?.chat
+            (body.read::<responses::TellFields>()?.said(app, tenant, body)?.chat, None)
         }
         Some(Dialect::Messages) => {
+            let LengthField { max_tokens } = body.read()?;
             let tell = body.read::<anthropic::TellFields>()?;
-            body.read::<anthropic::ManageFields>()?.told(tell, (app, tenant), body)?
+            let chat = body.read::<anthropic::ManageFields>()?.told(tell, (app, tenant), body)?;
+            (chat, max_tokens.map(Whole::get))
         }
     };
     Ok(Some(told))

@@ -96,16 +96,17 @@ impl Disk {
         found.tokens.saturating_sub(known % BLOCK_POSITIONS)
     }
 
-    /// The match of a prompt in RAM and on disk, and the tokens that the disk adds.
+    /// The match of a prompt in RAM and on disk, of which the first `readable` tokens are looked up, and the tokens that
+    /// the disk adds.
     pub(crate) fn lookup(
         &self,
         roots: &Roots,
-        prompt: &[Token],
+        (prompt, readable): (&[Token], usize),
         ram: Match,
         now: Duration,
     ) -> (Match, ByLevel) {
         let because = |stop| (Match { stop, evicted: None, ..ram }, ByLevel::default());
-        let stored = match self.loadable(roots, prompt, ram.tokens, now) {
+        let stored = match self.loadable(roots, &prompt[..readable], ram.tokens, now) {
             Ok(stored) => stored,
             Err(reason) => {
                 let reason = reason.or_else(|| self.miss_reason(roots, prompt, ram.stop, ram.tokens));
@@ -117,7 +118,7 @@ impl Disk {
         }
         let tokens = ram.tokens + stored.tokens;
         let stop = match stored.cut {
-            _ if tokens == prompt.len() => StopReason::Complete,
+            _ if tokens == readable => StopReason::Complete,
             Some(cut) => cut,
             None if self.ends_within_a_block(&stored.worth, tokens) => StopReason::Diverged,
             None => StopReason::FirstSeen,

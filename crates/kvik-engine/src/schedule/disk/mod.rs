@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(ram.cache.stats().sequences, 0, "it holds no blocks for a copy");
         let new = Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
         assert_eq!(
-            disk.lookup(&roots, &tokens, new, now),
+            disk.lookup(&roots, (&tokens[..], tokens.len()), new, now),
             (new, ByLevel::default()),
             "not even why it knows nothing"
         );

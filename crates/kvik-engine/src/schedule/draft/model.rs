@@ -141,10 +141,15 @@ impl DraftModel {
         self.cache.set_now(now);
     }
 
-    /// Drops the cached blocks of a prompt in a namespace, unless a sequence uses them.
-    pub(in crate::schedule) fn evict(&mut self, namespace: NamespaceId, tokens: &[Token]) {
+    /// Drops cached blocks of a prompt in a namespace, with this command of the cache, unless a sequence uses them.
+    pub(in crate::schedule) fn evict(
+        &mut self,
+        namespace: NamespaceId,
+        tokens: &[Token],
+        evict: fn(&mut Cache, NamespaceId, &[Token]) -> usize,
+    ) {
         if let Some(&own) = self.namespaces.get(&Some(namespace)) {
-            self.cache.evict_prefix(own, tokens);
+            evict(&mut self.cache, own, tokens);
         }
     }
 

@@ -105,10 +105,10 @@ pub(in crate::api) fn computed(app: &App, tenant: &Tenant, body: &Body) -> Resul
 
 /// Returns the engine's requests for a body of a tenant, as its text is.
 pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(Vec<Request>, Origin)> {
-    if let Some(chat) = spoken::chat(app, tenant, body)? {
+    if let Some((chat, length)) = spoken::chat(app, tenant, body)? {
         let (ModelField { model }, cache) = <(ModelField, CacheFields)>::from_body(body)?;
         app.accept_model(&model)?;
-        return of_conversation((app, tenant), chat, told_elsewhere(cache, app)?, body);
+        return of_conversation((app, tenant), chat, told_elsewhere(cache, length, app)?, body);
     }
     let (ModelField { model }, named, generation) = Fields::from_body(body)?;
     app.accept_model(&model)?;
@@ -125,12 +125,13 @@ pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(
     }
 }
 
-/// Returns the options of a conversation in another dialect, as far as they concern the cache.
-fn told_elsewhere(cache: CacheFields, app: &App) -> Result<Options> {
+/// Returns the options of a conversation in another dialect, as far as they concern the cache: also the maximum length of
+/// the answer, because without one the last token of the prompt need not be computed.
+fn told_elsewhere(cache: CacheFields, length: Option<i64>, app: &App) -> Result<Options> {
     let manner = Manner {
         sampling: RequestDefaults::of(app).sampling(),
         stop: Vec::new(),
-        length: None,
+        length,
         keep: cache.keep()?,
         constraint: None,
         schema_notes: Vec::new(),

@@ -273,7 +273,7 @@ impl Asked {
             Change::None => {
                 let there = engine(app)?.is_cached(&self.prompt)?;
                 let builds = app.registry.get(&self.key).map_or(0, |record| record.builds);
-                let is_kept = there.pinned && there.ram >= there.tokens;
+                let is_kept = there.pinned && there.ram >= lasting(&self.prompt.tokens);
                 Ok(if is_kept { Step::Kept } else { Step::Compute { builds } })
             }
             Change::Replaces(old) => {
@@ -436,13 +436,22 @@ fn state(app: &App, name: &str, record: &PromptRecord, tenant: &Tenant) -> Resul
         sha256: record.sha256.clone(),
         public: record.public,
         builds: record.builds,
-        cached: cached.is_whole(),
+        cached: cached.ram + cached.disk >= lasting(&record.tokens),
         pinned: cached.pinned,
         ram: cached.ram,
         disk: cached.disk,
         retain: retention.map(|retention| retain_of(app, retention, record.retained())),
         changed: None,
     })
+}
+
+/// Returns the number of tokens of a prompt that stay cached: its whole blocks, which the pin covers, or all where it has
+/// none. The rest may be evicted, and is computed again with the request that needs it.
+fn lasting(tokens: &[Token]) -> usize {
+    match whole_blocks(tokens).len() {
+        0 => tokens.len(),
+        whole => whole,
+    }
 }
 
 /// Returns the prompt of a tenant's record, with the adapters that it was computed with: the default adapters
@@ -460,7 +469,12 @@ fn prompt_of(app: &App, record: &PromptRecord, salt: [u8; 16], tenant: TenantId)
 /// adapters.
 fn is_same(one: &PinnedPrompt, other: &PinnedPrompt) -> bool {
     let digest = |prompt: &PinnedPrompt| prompt.adapters.as_ref().map(AdapterMix::digest);
-    whole_blocks(&one.tokens) == whole_blocks(&other.tokens)
+    // Prompts of less than a block have no pin that one could share with the other.
+    let same_blocks = match whole_blocks(&one.tokens) {
+        [] => one.tokens == other.tokens,
+        whole => whole == whole_blocks(&other.tokens),
+    };
+    same_blocks
         && one.retention == other.retention
         && (one.retention.is_none() || digest(one) == digest(other))
 }

@@ -6,16 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kvik_engine::api::FinishReason;
+use kvik_memory::{deletions::Owner, records::Records};
 use serde_json::{Value, json};
 
 use super::{
-    config, json_of, kept,
+    Server, config, json_of, kept, say,
     shelf::World,
     tenants::{code, keys},
 };
 use crate::{
     accounts::{ledger::hanging::Gate, tenants::DEFAULT_NAME},
-    app::AppConfig,
+    app::{AppConfig, keys::Keys},
 };
 use kvik_serving::settings::{model::CacheArgs, size::ByteSize};
 
@@ -168,7 +170,12 @@ async fn a_prompt_that_cannot_take_the_place_of_another_leaves_it_there() {
     let after = server.done("", "PUT", "/v1/prompts/a", put(7, 80)).await;
     assert_eq!(after["tokens"], 80);
     let (_, old) = server.send("", "POST", "/v1/cache/explain", put(1, 64)).await;
-    assert!(old["known_tokens"].as_u64().unwrap_or(0) < 64, "the old one is let go: {old}");
+    assert_eq!(cached(&old), 0, "the old one is let go: {old}");
+}
+
+/// Prompt tokens that an explanation says are cached.
+fn cached(explained: &Value) -> u64 {
+    explained["kvik"]["cache"]["cached_tokens"].as_u64().unwrap()
 }
 
 #[tokio::test]
@@ -180,15 +187,11 @@ async fn a_prompt_that_cannot_be_written_down_leaves_the_one_before_it() {
     server.done("", "PUT", "/v1/prompts/a", put(1, 64)).await;
     let before = server.done("", "GET", "/v1/prompts/a", Value::Null).await;
     gate.set_full(true);
-    for (name, prompt) in [("a", put(7, 80)), ("b", put(9, 48))] {
+    for (name, prompt) in [("a", put(7, 80)), ("b", put(9, 48)), ("c", put(11, 70)), ("d", put(13, 10))] {
         let (status, answer) = server.send("", "PUT", &format!("/v1/prompts/{name}"), prompt.clone()).await;
         assert_eq!((status.as_u16(), code(&answer)), (503, "storage_unavailable"), "{name}: {answer}");
         let (_, found) = server.send("", "POST", "/v1/cache/explain", prompt).await;
-        assert_eq!(
-            found["known_tokens"].as_u64().unwrap_or(0),
-            0,
-            "it is not kept without its name: {found}"
-        );
+        assert_eq!(cached(&found), 0, "it is not kept without its name: {found}");
     }
     assert_eq!(server.done("", "GET", "/v1/prompts/a", Value::Null).await, before);
     assert_eq!(server.send("", "GET", "/v1/prompts/b", Value::Null).await.0, 404);
@@ -200,4 +203,47 @@ async fn a_prompt_that_cannot_be_written_down_leaves_the_one_before_it() {
     };
     tokio::time::timeout(Duration::from_secs(60), again).await.expect("there is room again");
     assert_eq!(server.done("", "GET", "/v1/prompts/a", Value::Null).await["tokens"], 80);
+}
+
+/// A server that answers everything with a word.
+fn answering(config: AppConfig) -> Server {
+    Server::build(|request| Ok(say(request, "Hi!", FinishReason::Eos)), Keys::new([]), config)
+}
+
+/// Nobody can delete what never was, and its notes kept the blocks of what others delete.
+#[tokio::test]
+async fn prompts_noted_by_a_killed_process_for_answers_that_it_never_wrote_are_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let conversations = Some(Records::open(dir.path(), Duration::ZERO).unwrap());
+        answering(AppConfig { conversations, state_dir: Some(dir.path().to_owned()), ..config() })
+    };
+    let server = open();
+    let (_, talk) = server.post("/v1/chat/completions", said("talk", None)).await;
+    let (_, response) = server.post("/v1/responses", json!({"input": "Hello."})).await;
+    let unwritten = Owner::new(DEFAULT_NAME, "resp_0");
+    server.app.server.prompt_log.note([0; 16], &unwritten, &[1; 40]).unwrap();
+    drop(server);
+    let server = open();
+    let noted = |id: &str| server.app.server.prompt_log.of(&Owner::new(DEFAULT_NAME, id)).unwrap().count();
+    assert_eq!(noted("resp_0"), 0);
+    for written in [&talk["kvik"]["conversation"]["id"], &response["id"]] {
+        assert_eq!(noted(written.as_str().unwrap()), 1, "{written}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_response_has_taught_of_prompts_is_deleted_with_it() {
+    let records = Records::in_memory();
+    let conversations = Some(records.clone());
+    let server = answering(AppConfig { settle_prompts: true, conversations, ..config() });
+    let instructions: String = (0..20).map(|rule| format!("This is rule {rule} of the house. ")).collect();
+    let (_, response) =
+        server.post("/v1/responses", json!({"input": "Hello.", "instructions": instructions})).await;
+    server.app.server.settler.write().unwrap();
+    let taught = || records.table::<Value>("settled").all_from("").unwrap().records.len();
+    assert_eq!(taught(), 1, "{response}");
+    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
+    let (_, deleted) = json_of(server.send("DELETE", &path, "").await).await;
+    assert_eq!((&deleted["deleted"], taught()), (&json!(true), 0), "{deleted}");
 }

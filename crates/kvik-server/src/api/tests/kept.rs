@@ -216,7 +216,7 @@ async fn only_the_admin_touches_a_public_prompt() {
         true,
         "its one user may"
     );
-    server.app.server.replace_keys(Keys::new(["plain"]).with_admin(Some("root")));
+    server.app.server.replace_keys(Keys::new(["plain"]).with_admin(Some("root")).unwrap());
     for (method, body) in [("PUT", json!({"prompt": tokens(2, 50)})), ("DELETE", Value::Null)] {
         let (status, answer) = server.send("plain", method, "/v1/prompts/x", body).await;
         assert_eq!((status.as_u16(), code(&answer)), (403, "admin_key_required"), "{method}");
@@ -279,6 +279,53 @@ async fn two_names_on_one_prompt_are_two() {
         }
     }
     server.settles(0, Some(0)).await;
+}
+
+/// No pin covers what is less than a block.
+#[tokio::test]
+async fn what_is_less_than_a_block_goes_with_its_name_too() {
+    let server = Server::new("");
+    let put = async |name: &str, prompt: &[u32]| {
+        server.done("", "PUT", &format!("/v1/prompts/{name}"), json!({"prompt": prompt})).await;
+    };
+    let delete = async |name: &str| {
+        server.done("", "DELETE", &format!("/v1/prompts/{name}"), Value::Null).await;
+    };
+    put("x", &tokens(1, 10)).await;
+    put("y", &tokens(2, 10)).await;
+    server.settles(0, Some(2)).await;
+    delete("x").await;
+    server.settles(0, Some(1)).await;
+    delete("y").await;
+    server.settles(0, Some(0)).await;
+
+    // The whole blocks of the first begin the other, which its own pin keeps.
+    put("x", &tokens(1, 70)).await;
+    put("y", &[tokens(1, 64), tokens(5, 50)].concat()).await;
+    server.settles(7, Some(7 + 2)).await;
+    delete("x").await;
+    server.settles(7, Some(7 + 1)).await;
+    delete("y").await;
+    server.settles(0, Some(0)).await;
+}
+
+#[tokio::test]
+async fn a_prompt_stays_kept_when_what_no_pin_covers_is_evicted() {
+    let server = Server::new("");
+    let put = async || server.done("", "PUT", "/v1/prompts/x", json!({"prompt": tokens(1, 100)})).await;
+    let state = async || server.done("", "GET", "/v1/prompts/x", Value::Null).await;
+    put().await;
+    for other in 10..160 {
+        if state().await["ram"] == 96 {
+            break;
+        }
+        server.cached("", &tokens(other, 400)).await;
+    }
+    let kept = state().await;
+    assert_eq!((&kept["ram"], &kept["cached"]), (&json!(96), &json!(true)), "{kept}");
+    let again = put().await;
+    assert_eq!((&again["built"], &again["computed_tokens"]), (&json!(false), &json!(0)), "{again}");
+    assert_eq!(state().await["builds"], 1);
 }
 
 #[tokio::test]

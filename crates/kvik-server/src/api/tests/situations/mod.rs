@@ -165,8 +165,10 @@ async fn check(situation: Situation) {
     let prompt = &server.prompts(&body)[0];
     let shared = |other: &Vec<Token>| other.iter().zip(prompt).take_while(|(a, b)| a == b).count();
     let all = prompt.len() - usize::from(body["max_tokens"] != 0);
-    let known =
-        if reason == "other_tenant_or_private" { 0 } else { seen.iter().map(shared).max().unwrap_or(0) };
+    let known = match reason {
+        "other_tenant_or_private" | "retained" => 0,
+        _ => seen.iter().map(shared).max().unwrap_or(0),
+    };
     let cached = cache["cached_tokens"].as_u64().unwrap() as usize;
     assert_eq!(cached, known.min(all), "{name}: the longest prefix there is");
     assert_eq!(answer["timings"]["prompt_n"], prompt.len() - cached, "{name}: the rest was computed");
@@ -284,13 +286,17 @@ async fn a_finished_answer_is_part_of_what_is_known() {
 async fn a_prompt_is_cached_without_an_answer() {
     let server = Server::new(ByteSize(8 << 20));
     let messages = json!([{"role": "user", "content": RULES}]);
-    let ask = |max_tokens: usize| json!({"max_tokens": max_tokens, "messages": messages});
+    let ask =
+        |max_tokens: usize| json!({"max_tokens": max_tokens, "system": "Be brief.", "messages": messages});
     let usage = async |max_tokens: usize| {
+        let foretold = server.post("/v1/cache/explain", &ask(max_tokens)).await;
         let answer = server.post("/v1/messages", &ask(max_tokens)).await;
         let content = answer["content"].as_array().unwrap();
         assert!(max_tokens > 0 || content.is_empty() && answer["stop_reason"] == "max_tokens", "{answer}");
-        ["cache_creation_input_tokens", "cache_read_input_tokens"]
-            .map(|name| answer["usage"][name].as_u64().unwrap())
+        let usage = ["cache_creation_input_tokens", "cache_read_input_tokens"]
+            .map(|name| answer["usage"][name].as_u64().unwrap());
+        assert_eq!(foretold["kvik"]["cache"]["cached_tokens"], usage[1], "explained beforehand");
+        usage
     };
     let [prompt, read] = usage(0).await;
     assert!(prompt > 0 && read == 0, "{prompt} {read}");

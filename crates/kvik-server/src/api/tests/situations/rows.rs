@@ -196,6 +196,17 @@ pub(super) fn settings() -> Vec<Situation> {
         let at = (At::Template, "<|im_start|>");
         Situation { reason: "other_tenant_or_private", ..new(name, &[base()], adding(fields), at.0, at.1) }
     };
+    let observing = Situation {
+        reason: "retained",
+        ..new(
+            "retention that observes all tokens",
+            &[base()],
+            adding(json!({"kvik": {"retain": "h2o:0.5"}})),
+            At::Template,
+            "<|im_start|>",
+        )
+    };
+    let any_part = adding(json!({"kvik": {"kept_prefix": true}}));
     let parts = json!({"messages": [
         {"role": "developer", "content": [{"type": "text", "text": RULES}]},
         {"role": "user", "content": "Parcel arrived at the door"},
@@ -207,6 +218,8 @@ pub(super) fn settings() -> Vec<Situation> {
         private("a private request", json!({"kvik": {"cache": "private"}})),
         private("private by llama-server's field", json!({"cache_prompt": false})),
         new("after a private one", &[adding(json!({"cache_prompt": false}))], base(), At::Template, ""),
+        observing,
+        whole("any part allowed, while all is known", &[base()], any_part),
         whole("shared on request", &[base()], adding(json!({"kvik": {"cache": "shared", "priority": 9}}))),
         whole("several choices", &[base()], adding(json!({"n": 3}))),
         whole("after several choices", &[adding(json!({"n": 3}))], base()),
