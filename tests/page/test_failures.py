@@ -290,6 +290,19 @@ def test_a_change_in_one_tab_is_seen_in_the_other(open_page, conversation, serve
     expect(second.get_by_role("alert")).to_have_text("This conversation was deleted in another tab.")
 
 
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_deletion_that_is_not_complete_is_said(open_page, conversation, pending):
+    page = open_page(f"#/chat/{conversation(turns('Hello.', 'Hi.'))}")
+    wait_for_answers(page, 1)
+    answer = {"deleted": False, "pending": True} if pending else {"deleted": True}
+    page.route("**/v1/conversations/conv_*", lambda route: route.fulfill(json=answer) if route.request.method == "DELETE" else route.fallback())
+    page.get_by_role("button", name="More actions with this conversation").click()
+    page.get_by_role("button", name="Delete").click()
+    dialog(page).get_by_role("button", name="Delete").click()
+    rest = " What was computed for it goes as soon as that can be done." if pending else ""
+    expect(page.get_by_text(f"The conversation is deleted.{rest}", exact=True)).to_be_visible()
+
+
 def test_a_conversation_that_another_program_uses_is_said_to_be_busy(open_page, stalled, watch):
     watch.expect("409")
     server, between = stalled

@@ -12,7 +12,7 @@ use async_channel::{Receiver, Sender, unbounded};
 use kvik_cache::StopReason;
 use kvik_cache::tier::Level;
 use kvik_engine::api::{self, Event, EventSink, FinishReason, RequestError};
-use kvik_memory::memory::TurnReport;
+use kvik_memory::memory::{Spoken, TurnReport};
 use kvik_memory::random::random;
 use kvik_text::answer::{AnswerDelta, Reader, Reading};
 
@@ -217,14 +217,15 @@ impl Answer {
     }
 
     /// Reads all of the model's text and its cost, without blocking the thread.
-    pub(crate) async fn whole(self) -> Result<(String, api::Report), Error> {
-        let mut whole = String::new();
+    pub(crate) async fn whole(self) -> Result<Spoken, Error> {
+        let mut spoken = Spoken::default();
         loop {
             match self.news.recv().await.map_err(|_| Error::from(RequestError::Stopping))? {
-                News::Event(Event::Text { text, .. }) => whole += &text,
-                News::Event(Event::Done(report)) => return Ok((whole, report)),
+                News::Event(Event::Text { text, .. }) => spoken.text += &text,
+                News::Event(Event::Finished { reason, .. }) => spoken.is_cut = reason == FinishReason::Length,
+                News::Event(Event::Done(report)) => return Ok(Spoken { report, ..spoken }),
                 News::Event(Event::Failed(error)) => return Err(error.into()),
-                News::Event(Event::Finished { .. } | Event::Prefill { .. } | Event::Vector(_)) => {}
+                News::Event(Event::Prefill { .. } | Event::Vector(_)) => {}
                 News::GivenUp(_) => return Err(RequestError::Stopping.into()),
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvik_engine::api;
 use kvik_engine::engine::Engine;
 use kvik_memory::context::ChainId;
-use kvik_memory::memory::{GoesOn, Host, Memory, make_summaries};
+use kvik_memory::memory::{GoesOn, Host, Memory, Spoken, make_summaries};
 use kvik_session::{Chat, NextTurns, Session, Upcoming};
 use kvik_text::answer::Reading;
 use serde_json::Value;
@@ -162,7 +162,7 @@ impl Host for Core {
         None
     }
 
-    async fn said(&self, (): &(), request: api::Request, _: bool) -> Result<(String, api::Report), Error> {
+    async fn said(&self, (): &(), request: api::Request, _: bool) -> Result<Spoken, Error> {
         self.submit(request, &Reading::Plain, None)?.whole().await
     }
 

@@ -94,6 +94,10 @@ impl Shelf {
         }
         changes.insert(to.head(), Some(Record::Head(head.clone())));
         self.change(changes)?;
+        // Before anybody finds it, and may delete it.
+        if let Some(forked) = &self.forked {
+            forked(&from.owner(), &to.owner());
+        }
         let mut heads = self.heads();
         heads.forget(from);
         heads.all.insert(to.clone(), head);

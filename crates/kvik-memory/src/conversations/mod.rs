@@ -29,6 +29,7 @@ pub use error::ConversationError;
 pub use head::{ConversationHead, ConversationKey};
 pub use held::Held;
 pub use limits::MESSAGES_MAX;
-pub use search::{Findings, FoundConversation, SEARCHED_MAX, Search, first_behind};
+pub use search::{Findings, FoundConversation, SEARCHED_MAX, Search};
+pub use shelf::OnFork;
 pub use store::Conversations;
 pub use turn::ConversationTurn;

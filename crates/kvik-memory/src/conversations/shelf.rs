@@ -1,5 +1,6 @@
 //! Storage of conversations: heads in memory, messages in the records.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::fleet::{Content, Fleet};
 use super::head::{ConversationHead, ConversationKey, is_id, is_name};
 use super::record::{HEADS, Record, SHARED};
 use crate::clock::unix_millis;
-use crate::deletions::Deletions;
+use crate::deletions::{Deletions, Owner};
 use crate::random::random;
 use crate::records::{Records, RecordsError, Table};
 use crate::shared::SharedRecords;
@@ -28,7 +29,13 @@ pub(super) struct Shelf {
     pub(super) fleet: Option<Fleet>,
     /// Where the deletion of data derived from deleted conversations is recorded, if there is any.
     pub(super) deletions: Option<Arc<Deletions>>,
+    /// Told of each conversation that becomes another one.
+    pub(super) forked: Option<OnFork>,
 }
+
+/// Hears of a conversation that has become another one, before anybody finds that: the owners of what was computed for
+/// the one, and of what has to be deleted with the other.
+pub type OnFork = Box<dyn Fn(&Owner, &Owner) + Send + Sync>;
 
 /// Maximum time that a caller waits for the end of a comparison with the store.
 const COMPARED_WITHIN: Duration = Duration::from_secs(2);
@@ -65,12 +72,18 @@ impl Shelf {
             Heads::default()
         });
         let fleet = shared.map(|shared| Fleet::new(shared, records.give_way()));
-        Shelf { table, heads: Mutex::new(heads), compared: Condvar::new(), fleet, deletions: None }
+        let (heads, compared) = (Mutex::new(heads), Condvar::new());
+        Shelf { table, heads, compared, fleet, deletions: None, forked: None }
     }
 
     /// Records the deletion of data derived from deleted conversations in `deletions`.
     pub(super) fn deleting(self, deletions: Arc<Deletions>) -> Shelf {
         Shelf { deletions: Some(deletions), ..self }
+    }
+
+    /// Tells `forked` of each conversation that becomes another one.
+    pub(super) fn telling(self, forked: OnFork) -> Shelf {
+        Shelf { forked: Some(forked), ..self }
     }
 
     /// Reads the messages of a conversation in one transaction.
@@ -173,6 +186,16 @@ impl Heads {
         self.of(tenant).find(|(key, head)| is_it(key, head)).map(|(key, _)| key)
     }
 
+    /// The conversation with this id that is being changed, or the one that will have this name.
+    pub(super) fn find_held(&self, tenant: &str, reference: &str) -> Option<&ConversationKey> {
+        let is_it = |key: &ConversationKey, name: Option<&str>| match is_id(reference) {
+            true => key.id == reference,
+            false => name == Some(reference),
+        };
+        let mut held = self.held.iter().filter(|(key, _)| key.tenant == tenant);
+        held.find(|(key, name)| is_it(key, name.as_deref())).map(|(key, _)| key)
+    }
+
     /// True if a request is changing the conversation.
     pub(super) fn is_held(&self, key: &ConversationKey) -> bool {
         self.held.contains_key(key)
@@ -194,9 +217,24 @@ impl Heads {
         is_here || self.bases.contains_key(key)
     }
 
-    /// Bytes of all messages in a tenant's conversations.
+    /// Conversations of a tenant after the one with the id `after`, the most recently changed first.
+    pub(super) fn newest_first<'a>(
+        &'a self,
+        tenant: &'a str,
+        after: Option<&str>,
+    ) -> Result<Vec<(&'a ConversationKey, &'a ConversationHead)>> {
+        let mut all: Vec<_> = self.of(tenant).collect();
+        all.sort_unstable_by_key(|(_, head)| Reverse(head.order));
+        let Some(after) = after else { return Ok(all) };
+        match all.iter().position(|(key, _)| key.id == after) {
+            Some(index) => Ok(all.split_off(index + 1)),
+            None => Err(ConversationError::NothingBehind(after.to_owned())),
+        }
+    }
+
+    /// Bytes of all messages and all metadata in a tenant's conversations.
     pub(super) fn bytes(&self, tenant: &str) -> u64 {
-        self.of(tenant).map(|(_, head)| head.bytes).sum()
+        self.of(tenant).map(|(_, head)| head.bytes + head.metadata_bytes()).sum()
     }
 
     /// Refuses an invalid name, and a name that another conversation has or will have.

@@ -8,11 +8,12 @@ use super::error::ConversationError;
 use super::head::{ConversationHead, ConversationKey, is_id};
 use super::held::Held;
 use super::limits::CONVERSATIONS_MAX;
+use super::record::{HEADS, SHARED};
 use super::sharing;
-use super::shelf::Shelf;
+use super::shelf::{OnFork, Shelf};
 use crate::clock::unix_seconds;
 use crate::deletions::{Deletion, Deletions, Owner};
-use crate::records::Records;
+use crate::records::{Records, RecordsError};
 use crate::shared::SharedRecords;
 
 type Result<T> = std::result::Result<T, ConversationError>;
@@ -45,6 +46,16 @@ impl Conversations {
         deletions: Arc<Deletions>,
     ) -> Arc<Conversations> {
         Conversations::with(Shelf::open(records, shared).deleting(deletions))
+    }
+
+    /// The same, of which `forked` is told what becomes another conversation.
+    pub fn open_forking(
+        records: Option<&Records>,
+        shared: Option<Arc<dyn SharedRecords>>,
+        deletions: Arc<Deletions>,
+        forked: OnFork,
+    ) -> Arc<Conversations> {
+        Conversations::with(Shelf::open(records, shared).deleting(deletions).telling(forked))
     }
 
     fn with(shelf: Shelf) -> Arc<Conversations> {
@@ -89,16 +100,56 @@ impl Conversations {
         self.shelf.fleet.is_some()
     }
 
-    /// Conversations of a tenant, the most recently changed first. Changes by other nodes may be missing for a few
-    /// seconds.
-    pub fn of(&self, tenant: &str) -> Vec<(ConversationKey, ConversationHead)> {
+    /// Reads what other nodes have changed in the list of a tenant's conversations; changes may be missing for a few
+    /// seconds. Waits for the store that the nodes share, for a second at most.
+    pub fn refresh(&self, tenant: &str) {
         if let Some(sharing) = self.shelf.sharing() {
             sharing.list(tenant);
         }
+    }
+
+    /// At most `limit` of the conversations of a tenant that this node knows, after the one with the id `after` and the
+    /// most recently changed first, and whether others follow. Only these are copied: the heads of all may be large.
+    ///
+    /// # Errors
+    /// If the tenant has no conversation with the id `after`.
+    pub fn page(
+        &self,
+        tenant: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<(ConversationKey, ConversationHead)>, bool)> {
         let heads = self.shelf.heads();
-        let mut all: Vec<_> = heads.of(tenant).map(|(key, head)| (key.clone(), head.clone())).collect();
-        all.sort_unstable_by_key(|(_, head)| std::cmp::Reverse(head.order));
-        all
+        let all = heads.newest_first(tenant, after)?;
+        let page = all.iter().take(limit).map(|&(key, head)| (key.clone(), head.clone())).collect();
+        Ok((page, all.len() > limit))
+    }
+
+    /// All conversations of a tenant, the most recently changed first.
+    pub fn of(&self, tenant: &str) -> Vec<(ConversationKey, ConversationHead)> {
+        self.refresh(tenant);
+        self.page(tenant, None, CONVERSATIONS_MAX).map(|(all, _)| all).unwrap_or_default()
+    }
+
+    /// The owners of what was computed for all conversations in the records, also for those that cannot be read. Where
+    /// nodes share conversations, there are others.
+    ///
+    /// # Errors
+    /// If the records cannot be read.
+    pub fn owners(&self) -> std::result::Result<Vec<Owner>, RecordsError> {
+        let mut owners = Vec::new();
+        for [from, until] in [HEADS, SHARED] {
+            let keys = self.shelf.table.keys_between(from, until)?;
+            let keys = keys.iter().filter_map(|text| ConversationKey::of_record(text));
+            owners.extend(keys.map(|key| key.owner()));
+        }
+        Ok(owners)
+    }
+
+    /// A tenant's conversation with this name or id that a request on this node is changing. One that begins exists only
+    /// once it is written, and has its name before.
+    pub fn held(&self, tenant: &str, reference: &str) -> Option<ConversationKey> {
+        self.shelf.heads().find_held(tenant, reference).cloned()
     }
 
     /// Finds a tenant's conversation by name or id.

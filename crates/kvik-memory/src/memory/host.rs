@@ -10,6 +10,17 @@ use super::{Memory, MemoryError};
 /// Checks that the waiting client is still there: returns an error otherwise, which no client gets.
 pub type GoesOn<'a, E> = &'a dyn Fn() -> Result<(), E>;
 
+/// What the model answered to a request of the memory.
+#[derive(Debug, Default)]
+pub struct Spoken {
+    /// Its text.
+    pub text: String,
+    /// The text ended because there was no room, or no token, for more of it.
+    pub is_cut: bool,
+    /// The cost.
+    pub report: Report,
+}
+
 /// Executes the work after answers. Dropping one of its futures cancels the work.
 pub trait Host: Send + Sync + Sized + 'static {
     /// Account that the work is done for.
@@ -26,14 +37,13 @@ pub trait Host: Send + Sync + Sized + 'static {
     /// Adapters that all summaries are made with: turns with any adapters read them.
     fn adapters(&self) -> Option<AdapterMix>;
 
-    /// Runs a request on the model, at the priority of a waiting caller or in the background; returns the text and the
-    /// cost.
+    /// Runs a request on the model, at the priority of a waiting caller or in the background.
     fn said(
         &self,
         caller: &Self::Caller,
         request: Request,
         is_waited_for: bool,
-    ) -> impl Future<Output = Result<(String, Report), Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Spoken, Self::Error>> + Send;
 
     /// Runs blocking work on a thread for it, at the priority of a waiting caller or in the background.
     fn apart<T: Send + 'static>(

@@ -51,7 +51,7 @@ pub use compact::CompactJob;
 pub use compaction::Compaction;
 pub use correct::{CorrectionError, Preceding, Remembered, chain_after, chain_behind, forget_at_rest};
 pub use error::MemoryError;
-pub use host::{GoesOn, Host};
+pub use host::{GoesOn, Host, Spoken};
 pub use job::Pending;
 pub use measure::MemoryModel;
 pub use observer::{Observer, ReadPart, SummaryOutcome};

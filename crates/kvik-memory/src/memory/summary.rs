@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::Memory;
 use super::book::{Summary, SummaryKind};
-use super::host::{GoesOn, Host};
+use super::host::{GoesOn, Host, Spoken};
 use super::job::Rebuild;
 use super::latest::{Ahead, Wanted};
 use super::observer::SummaryOutcome;
@@ -229,7 +229,7 @@ impl<H: Host> Making<H> {
             ignore_eos: false,
             ..request(prompt, &terms, (!is_waited_for).then(|| self.wanted.pace(SUMMARY_SHARE)))
         };
-        let (text, report) = self.host.said(&self.caller, request, is_waited_for).await?;
+        let Spoken { text, is_cut, report } = self.host.said(&self.caller, request, is_waited_for).await?;
         self.lock().add(&report);
         let mut parser = AnswerParser::new(AnswerStart { form, place: AnswerPlace::Begin }, None, "");
         let deltas = parser.push(&text).into_iter().chain(parser.finish());
@@ -239,7 +239,8 @@ impl<H: Host> Making<H> {
                 _ => None,
             })
             .collect();
-        Ok((content, report.generated_tokens))
+        // One that was cut before its limit, for want of room, is as little whole as one that reached it.
+        Ok((content, if is_cut { self.rebuild.summary_max } else { report.generated_tokens }))
     }
 
     /// Prefills the continuation of the conversation after `summary`.

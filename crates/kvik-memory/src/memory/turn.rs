@@ -187,11 +187,6 @@ impl<H: Host> RememberedTurn<H> {
         &self.report
     }
 
-    /// Starts the work after the answer, which is complete.
-    pub fn answered(&mut self, text: &str) {
-        self.register(text).start();
-    }
-
     /// Registers the work after the answer, which is complete: from then on a deletion of the conversation cancels it.
     pub fn register(&mut self, text: &str) -> RegisteredWork<H> {
         if let Some(words) = self.report.in_words() {

@@ -134,20 +134,23 @@ export function createConversations({ store, api, navigate, notify, confirm }, t
       const chosen = await confirm(`Delete “${within(titleOf(chat().open))}”${all}, with what is remembered of it?`, { action: "Delete", danger: true, more });
       if (!chosen) return;
       const left = chosen === "one" ? others : [];
-      for (const one of [id, ...others]) if (!left.includes(one)) await self.forget(one);
+      let pending = false;
+      for (const one of [id, ...others]) if (!left.includes(one)) pending = (await self.forget(one)) || pending;
       navigate(routeHash("chat", left[0] ?? null));
-      notify(chosen === "one" ? "The version is deleted." : "The conversation is deleted.");
+      const rest = pending ? " What was computed for it goes as soon as that can be done." : "";
+      notify((chosen === "one" ? "The version is deleted." : "The conversation is deleted.") + rest);
     },
 
-    /** Deletes without asking. */
+    /** Deletes without asking. Returns whether something that was computed for it is left for now. */
     async forget(id) {
-      await api.delete(pathOf(id));
+      const { pending = false } = await api.delete(pathOf(id));
       rememberDraft(id, null);
       rememberReports(id, {});
       store.dispatch({ type: "settings changed", id, settings: {} });
       rememberSettings(id, {});
       tabs.deleted(id);
       await self.list();
+      return pending;
     },
 
     async export(id, format) {

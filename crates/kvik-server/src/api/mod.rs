@@ -32,7 +32,7 @@ use route::Dialect;
 
 pub use kvik::{prompts::restore as restore_prompts, usage::listing as usage_listing};
 pub use request::conversation::conversation_prompt;
-pub use routes::{of_model, over, router};
+pub use routes::{of_model, over, router, shelf_of};
 pub use spoken::as_chat;
 
 /// Returns all dialects. A new dialect is one line here, and its module above.

@@ -71,9 +71,14 @@ pub fn of_model(app: Arc<App>) -> Router {
 
 /// Returns the router of a server with one model.
 pub fn router(app: Arc<App>) -> Router {
+    over(shelf_of(app))
+}
+
+/// Returns the models of a server with this one, which is not closed.
+pub fn shelf_of(app: Arc<App>) -> Arc<Shelf> {
     let (bytes, routes) = (app.serving.model.bytes, of_model(app.clone()));
     let open = OpenModel { app, routes, bytes, handle: None, close: Box::new(|| ()) };
-    over(Shelf::of(open, Duration::ZERO))
+    Shelf::of(open, Duration::ZERO)
 }
 
 /// Returns the router of a server with these models: authentication, dispatch to a model, and all routes.

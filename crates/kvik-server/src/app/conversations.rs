@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use kvik_memory::{
     conversations::{ConversationError, ConversationTurn, Conversations},
-    deletions::Deletions,
+    deletions::{Deletions, Owner},
     records::Records,
 };
 use serde::Serialize;
 use serde_json::Value;
 use tokio::task::{JoinError, JoinHandle};
 
-use super::config::AppConfig;
+use super::{config::AppConfig, prompt_log::PromptLog};
 use crate::{
     described::JsonSchema,
     http::{
@@ -48,12 +48,19 @@ impl ConversationReport {
     }
 }
 
-/// Opens the conversations of a server and of the nodes that share them with it.
-pub(super) fn open(config: &AppConfig, deletions: Arc<Deletions>) -> Arc<Conversations> {
+/// Opens the conversations of a server and of the nodes that share them with it. What the log notes of one that becomes
+/// another is noted of that one from then on.
+pub(super) fn open(config: &AppConfig, deletions: Arc<Deletions>, log: Arc<PromptLog>) -> Arc<Conversations> {
     let shared = config.shared_records.clone();
     // A thread that waits for other nodes gives way to other readers, as one that waits for a file does.
     let in_memory = shared.is_some().then(|| Records::in_memory().giving_way(give_way));
-    Conversations::open_deleting(config.conversations.as_ref().or(in_memory.as_ref()), shared, deletions)
+    let forked = move |of: &Owner, fork: &Owner| {
+        if let Err(error) = log.hand_over(of, fork) {
+            tracing::warn!("the deletion of {} may leave what was computed for it: {error}", fork.id);
+        }
+    };
+    let records = config.conversations.as_ref().or(in_memory.as_ref());
+    Conversations::open_forking(records, shared, deletions, Box::new(forked))
 }
 
 /// Converts the outcome of a write.

@@ -19,7 +19,8 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use kvik_engine::api::{Event, EventSink, Report, Request};
+use kvik_engine::api::{Event, EventSink, FinishReason, Report, Request};
+use kvik_memory::memory::Spoken;
 use serde_json::Value;
 use tokio::sync::{
     mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -236,16 +237,17 @@ impl Generation {
 
     /// Waits for the end of one prompt, and returns its first choice's text and its report. Dropping the
     /// future cancels the request.
-    pub(crate) async fn text(mut self) -> Result<(String, Report), ApiError> {
-        let (mut all, mut end) = (String::new(), Report::default());
+    pub(crate) async fn text(mut self) -> Result<Spoken, ApiError> {
+        let mut spoken = Spoken::default();
         while let Some(event) = self.next_event().await {
             match event? {
-                (_, Event::Text { choice: 0, text, .. }) => all.push_str(&text),
-                (_, Event::Done(report)) => end = report,
+                (_, Event::Text { choice: 0, text, .. }) => spoken.text.push_str(&text),
+                (_, Event::Finished { choice: 0, reason }) => spoken.is_cut = reason == FinishReason::Length,
+                (_, Event::Done(report)) => spoken.report = report,
                 _ => {}
             }
         }
-        Ok((all, end))
+        Ok(spoken)
     }
 
     /// Answers with one JSON object, or with a stream of them.
@@ -258,7 +260,7 @@ impl Generation {
         match delivery {
             Delivery::Whole => {}
             Delivery::Stream => return self.respond_in_frames(answer, trailer).await,
-            Delivery::Resumable(place) => return Ok(self.respond_resumably(answer, trailer, place)),
+            Delivery::Resumable(place) => return self.respond_resumably(answer, trailer, place),
         }
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
             let (prompt, event) = event.inspect_err(|error| trailer.fail(error.code()))?;
@@ -287,14 +289,16 @@ impl Generation {
 
     /// Answers with a stream whose frames come also when its client has left. It begins at once: a client that leaves
     /// before the first event may come back for it.
-    fn respond_resumably<A: Answer>(self, answer: A, trailer: Trailer, place: Resumable) -> Response {
+    fn respond_resumably<A: Answer>(
+        self,
+        answer: A,
+        trailer: Trailer,
+        place: Resumable,
+    ) -> Result<Response, ApiError> {
         let (running, ended) = place.begin(self.frames(answer, trailer));
-        let Some(frames) = running.follow(0) else {
-            return ApiError::internal("the answer cannot be followed from its beginning").into_response();
-        };
-        let mut response = A::WIRE.respond(frames);
+        let mut response = A::WIRE.respond(running.follow(0)?);
         response.extensions_mut().insert(AnswerGoesOn(AnswerComputed(ended)));
-        response
+        Ok(response)
     }
 
     /// The frames of a streamed answer.

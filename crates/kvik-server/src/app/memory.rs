@@ -11,6 +11,7 @@ const RETRY_AFTER_S: u64 = 5;
 
 pub(crate) type CompactJob = memory::CompactJob<ApiError>;
 pub(crate) type History<'a> = memory::History<'a, App>;
+pub(crate) type RegisteredWork = memory::RegisteredWork<App>;
 pub(crate) type RememberedTurn = memory::RememberedTurn<App>;
 
 /// Where the text of a summary is from: the model summarised, the model listed facts, or sentences of the messages were

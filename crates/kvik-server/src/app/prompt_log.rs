@@ -244,6 +244,31 @@ impl PromptLog {
         self.closed().insert(file_name(owner), CLOSED_MAX);
     }
 
+    /// Gives all notes of an owner to another one: of prompts that both had noted, the deletion of neither would find
+    /// what it has alone.
+    ///
+    /// # Errors
+    /// If some cannot be moved.
+    pub(crate) fn hand_over(&self, owner: &Owner, heir: &Owner) -> io::Result<()> {
+        let (name, heir) = (file_name(owner), file_name(heir));
+        let _noting = self.noting.enter().map_err(io::Error::other)?;
+        let mut noted = self.lock();
+        let own: Vec<Noted> = noted.keys().filter(|(_, own)| *own == name).cloned().collect();
+        let own: Vec<_> = own.into_iter().filter_map(|key| Some((key.0, noted.remove(&key)?))).collect();
+        let Some(folder) = &self.folder else {
+            noted.extend(own.into_iter().map(|(salt, notes)| ((salt, heir.clone()), notes)));
+            return Ok(());
+        };
+        drop(noted);
+        for of_salt in names_in(folder)?.into_iter().map(|salt| folder.join(salt)) {
+            match fs::rename(of_salt.join(&name), of_salt.join(&heir)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Removes all notes of an owner.
     ///
     /// # Errors
@@ -258,6 +283,22 @@ impl PromptLog {
             match fs::remove_file(folder.join(salt).join(&name)) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the notes of all owners but these.
+    ///
+    /// # Errors
+    /// If some may still be on disk.
+    pub(crate) fn keep_only(&self, owners: &[Owner]) -> io::Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let kept: BTreeSet<String> = owners.iter().map(file_name).collect();
+        let _noting = self.noting.enter().map_err(io::Error::other)?;
+        for of_salt in self.salts()?.into_iter().map(|salt| folder.join(hex::written(salt))) {
+            for name in names_in(&of_salt)?.iter().filter(|name| !kept.contains(*name)) {
+                fs::remove_file(of_salt.join(name))?;
             }
         }
         Ok(())
@@ -427,9 +468,15 @@ mod tests {
             let own = log.of(&one).unwrap().map(Result::unwrap).find(|it| it.salt == AT).unwrap();
             assert_eq!(log.others(&one, &own).unwrap(), [prompt[..32].to_vec()], "no others begin so");
             assert!(all(&log, &Owner::new("b", "conv_1")).is_empty(), "another tenant's");
-            log.forget(&one).unwrap();
+            let (fork, none) = (Owner::new("a", "conv_3"), Owner::new("a", "conv_4"));
+            log.hand_over(&one, &fork).unwrap();
+            log.hand_over(&none, &two).unwrap();
             assert!(all(&log, &one).is_empty() && all(&log, &two).len() == 2);
+            found = all(&log, &fork);
+            found.sort();
+            assert_eq!(found, [prompt[..40].to_vec(), prompt.clone(), branch, vec![7; 20]]);
             log.forget(&two).unwrap();
+            log.forget(&fork).unwrap();
         }
         let left: Vec<_> = names_in(&dir.path().join("computed")).unwrap();
         assert!(

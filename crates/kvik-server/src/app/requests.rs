@@ -6,7 +6,7 @@ use axum::response::Response;
 use kvik_engine::api::{AdapterMix, Report, Request};
 use kvik_memory::{
     deletions::Owner,
-    memory::{GoesOn, Host, Memory},
+    memory::{GoesOn, Host, Memory, Spoken},
 };
 use kvik_text::tokenizer::encoding_for;
 use serde::de::DeserializeOwned;
@@ -30,7 +30,7 @@ use super::{
 use crate::{
     accounts::{
         prices::Prices,
-        tenants::{AdmissionPermit, TenantLimits},
+        tenants::{AdmissionPermit, Refusal, TenantLimits},
     },
     http::{
         error::ApiError,
@@ -152,7 +152,7 @@ impl App {
 
     /// Generates the answer to a background request. The tenant pays for it, but it occupies none of the tenant's
     /// admission slots.
-    async fn say(&self, caller: &Caller, mut request: Request) -> Result<(String, Report), ApiError> {
+    async fn say(&self, caller: &Caller, mut request: Request) -> Result<Spoken, ApiError> {
         let permit = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
         caller.tenant.sign(&mut request);
         let request = self.noted(caller, request).await?;
@@ -160,7 +160,7 @@ impl App {
     }
 
     /// Generates the answer to a request of a waiting caller.
-    async fn answer(&self, caller: &Caller, mut request: Request) -> Result<(String, Report), ApiError> {
+    async fn answer(&self, caller: &Caller, mut request: Request) -> Result<Spoken, ApiError> {
         rate_limits::check_tokens(&caller.tenant, self.now())?;
         let permit = self.admit(caller, 1)?;
         caller.tenant.sign(&mut request);
@@ -199,9 +199,12 @@ impl App {
         started.map_err(|error| if self.server.admission.is_some() { error.impersonal() } else { error })
     }
 
-    /// Admits `prompts` prompts of a caller to the engine.
+    /// Admits `prompts` prompts of a caller to the engine; never more than it runs and queues.
     pub(super) fn admit(&self, caller: &Caller, prompts: usize) -> Result<AdmissionPermit, ApiError> {
-        let tenant = &caller.tenant;
+        let (tenant, limit) = (&caller.tenant, self.config.admission_slots);
+        if prompts > limit {
+            return Err(Refusal::TooManyPrompts { limit, prompts }.into());
+        }
         Ok(tenant.meter.enter(&tenant.limits, self.server.admission.as_ref(), prompts)?)
     }
 
@@ -241,12 +244,7 @@ impl Host for App {
         self.serving.lora.usual()
     }
 
-    async fn said(
-        &self,
-        caller: &Caller,
-        request: Request,
-        is_waited_for: bool,
-    ) -> Result<(String, Report), ApiError> {
+    async fn said(&self, caller: &Caller, request: Request, is_waited_for: bool) -> Result<Spoken, ApiError> {
         if is_waited_for { self.answer(caller, request).await } else { self.say(caller, request).await }
     }
 

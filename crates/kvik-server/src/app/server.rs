@@ -84,13 +84,13 @@ impl Server {
         let deletions = Deletions::open(config.conversations.as_ref());
         let prompt_log = Arc::new(PromptLog::open(config.state_dir.as_deref()));
         let records = [&config.conversations, &config.records].into_iter().flatten().cloned();
-        Arc::new(Server {
+        let server = Arc::new(Server {
             senders: config.senders.clone(),
             body_limit: config.body_limit,
             metrics: Arc::new(Metrics::new()),
             tally: Arc::new(Tally::new()),
             ledger,
-            conversations: conversations::open(config, deletions.clone()),
+            conversations: conversations::open(config, deletions.clone(), prompt_log.clone()),
             responses: Responses::open(config.conversations.as_ref(), prompt_log.clone()),
             running_answers: Arc::default(),
             deletions,
@@ -109,7 +109,24 @@ impl Server {
             several_models: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-        })
+        });
+        if let Err(error) = server.forget_never_written() {
+            tracing::warn!("prompts stay noted for answers that were never written: {error}");
+        }
+        server
+    }
+
+    /// Removes the prompts noted for answers that a killed process has not written: nobody can delete an object that
+    /// never was, and its notes would keep blocks of others alive. In a fleet they stay, since this node does not know
+    /// all conversations.
+    fn forget_never_written(&self) -> anyhow::Result<()> {
+        if self.conversations.are_shared() {
+            return Ok(());
+        }
+        let mut owners = self.conversations.owners()?;
+        owners.extend(self.responses.owners()?);
+        owners.extend(self.deletions.all().into_iter().map(|(owner, _)| owner));
+        Ok(self.prompt_log.keep_only(&owners)?)
     }
 
     /// The current API keys.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{
     messages::{self, Times},
-    thread::{Thread, ThreadField},
+    thread::{Thread, ThreadField, not_continued},
     tools,
 };
 use crate::{
@@ -273,6 +273,9 @@ pub(super) fn turn(
     keep.lifetime = hints(&times).lifetime(&keep);
     let keeps = kept(thread, keep.reuse, body)
         .map(|thread| thread.turn((app, caller, &id), new, (tell.system.as_ref(), tell.tools.as_ref())));
+    if let Some(keeps) = &keeps {
+        keeps.check_room(&Value::Null).map_err(not_continued)?;
+    }
     let mut sampling = RequestDefaults::of_chat(app, &chat).sampling();
     sampling.temperature = answer.temperature.map_or(sampling.temperature, |t| f64::from(t) as f32);
     sampling.top_p = answer.top_p.map_or(sampling.top_p, |p| f64::from(p) as f32);

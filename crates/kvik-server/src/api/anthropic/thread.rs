@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     app::{
         keys::Caller,
-        responses::{ResponseTurn, StoredResponse},
+        responses::{ResponseError, ResponseTurn, StoredResponse},
         state::App,
     },
     described::JsonSchema,
@@ -19,6 +19,8 @@ use crate::{
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
+
+const PREVIOUS: &str = "thread.previous_message_id";
 
 /// The field `thread`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -52,7 +54,6 @@ impl ThreadField {
     /// # Errors
     /// If the previous answer is not found: by the error's code, clients then resend the whole conversation.
     pub(super) fn thread(&self, app: &App, tenant: &str) -> Result<Thread> {
-        const PREVIOUS: &str = "thread.previous_message_id";
         if self.r#type == ThreadKind::Create {
             return Ok(Thread::default());
         }
@@ -69,10 +70,13 @@ impl ThreadField {
             let first = first.unwrap_or_else(|| previous.to_owned());
             Ok(Thread { ids: Some((first, previous.to_owned())), said, begun: begun_with(begun) })
         });
-        found.map_err(|error| {
-            ApiError::new(StatusCode::NOT_FOUND, Some("thread_not_found"), error.to_string()).at(PREVIOUS)
-        })
+        found.map_err(not_continued)
     }
+}
+
+/// The error of a thread that cannot go on, by whose code clients send the whole conversation again.
+pub(super) fn not_continued(error: ResponseError) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, Some("thread_not_found"), error.to_string()).at(PREVIOUS)
 }
 
 fn begun_with(first: StoredResponse) -> Value {

@@ -72,8 +72,10 @@ pub(crate) async fn add(
             let AddFields { items } = body.read()?;
             let messages = items::told("items", &items.0, &server.responses, &name)?;
             let mut held = server.conversations.hold(&name, &id)?;
-            check_values(&messages)?;
             held.make_room(&messages)?;
+            let mut all = held.messages()?;
+            all.extend_from_slice(&messages);
+            check_values(&all)?;
             let added = value(&added(held.key(), held.head(), &messages));
             let answer = server.answer_with(tenant, KeptAnswer::Json(added))?;
             held.append(&messages)?;

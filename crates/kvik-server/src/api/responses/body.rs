@@ -367,9 +367,12 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
         input: tell.input.as_ref().map_or_else(Vec::new, |Json(input)| input::items(input)),
         new,
     });
+    let echo = body.copy(&ECHOED)?;
+    if let Some(keeps) = &keeps {
+        keeps.check_room(&echo).map_err(|error| ApiError::from(error).at("previous_response_id"))?;
+    }
     let sealed_thoughts = answer.includes(SEALED_THOUGHTS);
-    let wanted =
-        Wanted { echo: body.copy(&ECHOED)?, sampling: defaults.sampling, sealed_thoughts, called, keeps };
+    let wanted = Wanted { echo, sampling: defaults.sampling, sealed_thoughts, called, keeps };
     let mut options = Options::of(manner, &app.serving.retaining)?;
     options.next_turn = hints.next_turn;
     let turn = ChatTurn {

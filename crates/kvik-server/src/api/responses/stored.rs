@@ -12,7 +12,7 @@ use kvik_memory::{
     deletions::{Deletion, Owner},
     memory::{Preceding, chain_after},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
@@ -40,12 +40,25 @@ pub(super) struct DeletedResponse {
     pending: bool,
 }
 
+/// How a stored answer is to be sent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Sending {
+    stream: bool,
+}
+
 /// `GET /v1/responses/{id}`
 pub(super) async fn get(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    Query(Sending { stream }): Query<Sending>,
 ) -> Result<Response> {
+    if stream {
+        // A client that reads events finds none in JSON, and takes the answer for an empty one.
+        let message = "`stream`: a stored answer is sent as a whole; leave it out";
+        return Err(ApiError::field("stream", message));
+    }
     answer(&shelf.server, caller, id, |stored| Ok(stored.response)).await
 }
 
@@ -58,7 +71,7 @@ pub(super) async fn delete(
     let owner = Owner::new(&caller.tenant.name, &id);
     let server = &shelf.server;
     if server.deletions.get(&owner).is_none() {
-        let large = server.responses.bytes(&owner.tenant, &id)? > SMALL_BYTES;
+        let large = server.responses.bytes(&owner.tenant, &id).is_ok_and(|bytes| bytes > SMALL_BYTES);
         let (deleting, own) = (server.clone(), owner.clone());
         let delete = move |_| remove(&deleting, &own);
         server.readers.in_turn_behind_models(Reader { tenant: caller.tenant.id, large }, delete).await?;
@@ -70,6 +83,7 @@ pub(super) async fn delete(
 /// Deletes a stored response and records what else must be deleted: the summaries that cover its messages, which are
 /// found by these, those before them and those behind them, while all of them exist.
 fn remove(server: &Server, owner: &Owner) -> Result<()> {
+    server.responses.check_stored(&owner.tenant, &owner.id)?;
     let left = Deletion::of_beginnings(beginnings(server, owner));
     server.deletions.begin(owner, left)?;
     Ok(server.responses.delete(&owner.tenant, &owner.id)?)
@@ -82,7 +96,8 @@ fn beginnings(server: &Server, Owner { tenant, id }: &Owner) -> BTreeSet<ChainId
         let said = store.get(tenant, id).map(|stored| stored.said).unwrap_or_default();
         chain_of(server, tenant, said, before)
     };
-    // Nothing is remembered of what continues a deleted response: it was deleted with that.
+    // Nothing is remembered of what continues a deleted response: it was deleted with that, and what is answered later is
+    // not stored, nor summarised.
     let Ok(path) = store.used(tenant, id) else { return BTreeSet::new() };
     let earlier = path.iter().skip(1).rev();
     let before = earlier.fold(None, |before, id| told(id, before).last().copied().or(before));

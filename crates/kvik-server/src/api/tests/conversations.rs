@@ -15,6 +15,7 @@ use super::{
     with,
 };
 use crate::app::{AppConfig, keys::Keys};
+use kvik_serving::settings::size::ByteSize;
 
 const CHAT: &str = "/v1/chat/completions";
 const ALL: &str = "/v1/conversations";
@@ -390,6 +391,18 @@ async fn ten_thousand_messages_are_kept_and_a_body_too_large_is_not() {
     assert_eq!(messages(&server, "acme", "many").await, json!(many));
     let large = json!({"messages": [said("user", &"x".repeat(2 << 20))]});
     refused(&server, ("POST", ALL), large, (413, "body_too_large")).await;
+}
+
+/// Each addition alone was within the limit, and no turn could build all of them.
+#[tokio::test]
+async fn what_is_added_has_room_beside_what_is_there() {
+    let config = AppConfig { body_limit: ByteSize(32 << 20), ..config() };
+    let server = Server::build(|request| Ok(say(request, "Hi!", FinishReason::Eos)), keys(TENANTS), config);
+    let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
+    let calls = vec![call; 60_000];
+    done(&server, "acme", "POST", ALL, json!({"name": "trip", "items": calls})).await;
+    let path = format!("{ALL}/trip/items");
+    refused(&server, ("POST", &path), json!({"items": calls}), (400, "conversation_limit")).await;
 }
 
 #[tokio::test]

@@ -6,11 +6,15 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use axum::http::StatusCode;
 use kvik_engine::api::FinishReason;
-use kvik_memory::shared::{SharedError, SharedRecord, SharedRecords};
+use kvik_memory::{
+    deletions::Owner,
+    shared::{SharedError, SharedRecord, SharedRecords},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -87,6 +91,38 @@ async fn send(server: &Server, method: &str, path: &str, body: Value) -> (Status
 async fn chat(server: &Server, reference: &str, text: &str) -> (StatusCode, Value) {
     let messages = json!([{"role": "user", "content": text}]);
     send(server, "POST", CHAT, json!({"messages": messages, "kvik": {"conversation": reference}})).await
+}
+
+/// The deletion of a fork found none of the blocks that were computed for its messages.
+#[tokio::test]
+async fn what_is_noted_of_a_conversation_is_noted_of_its_fork() {
+    let store: Arc<Store> = Arc::default();
+    let (one, two) = (node(&store), node(&store));
+    chat(&one, "trip", "1").await;
+    chat(&two, "trip", "2").await;
+    store.is_down.store(true, Ordering::SeqCst);
+    assert_eq!(chat(&one, "trip", "Apart.").await.0, 200);
+    let prompt = one.asked().prompt;
+    store.is_down.store(false, Ordering::SeqCst);
+    let fork = async {
+        loop {
+            send(&one, "GET", &format!("{ALL}/trip"), Value::Null).await;
+            let (_, listed) = send(&one, "GET", ALL, Value::Null).await;
+            let name = |one: &&Value| one["name"].as_str().unwrap_or_default().contains("(conflict");
+            if let Some(fork) = listed["data"].as_array().and_then(|all| all.iter().find(name)) {
+                return fork["id"].as_str().unwrap().to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let fork = tokio::time::timeout(Duration::from_secs(60), fork).await.expect("it is forked");
+    let (log, fork) = (&one.app.server.prompt_log, Owner::new("acme", fork));
+    let noted = log.of(&fork).unwrap().map(Result::unwrap).find(|noted| noted.prompts.contains(&prompt));
+    let noted = noted.expect("it has the notes");
+    assert!(
+        !log.others(&fork, &noted).unwrap().contains(&prompt),
+        "and its deletion finds that it has them alone"
+    );
 }
 
 /// As of one that was killed while it used the conversation.

@@ -3,14 +3,15 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 use std::time::{Duration, Instant};
 
+use axum::http::HeaderMap;
 use kvik_cache::TenantId;
 use kvik_engine::api::{Event, FinishReason, Request};
 use kvik_memory::{
-    memory::{MemoryConfig, make_summaries},
+    memory::{Host, MemoryConfig, make_summaries},
     records::Records,
 };
 use serde_json::{Value, json};
@@ -36,6 +37,18 @@ pub(super) fn answer(request: &Request) -> &'static str {
     if request.background.is_some() && request.max_tokens > 0 { SUMMARY } else { "Hi!" }
 }
 
+/// Bounds by which a summary is due after few turns.
+fn bounds() -> MemoryConfig {
+    MemoryConfig {
+        on: true,
+        recent_max: Some(300),
+        summary_max: Some(64),
+        trigger_discard: Some(120),
+        quotes_max: Some(0),
+        ..MemoryConfig::default()
+    }
+}
+
 /// A server whose engine answers everything except the background request number `held`, counted from 0.
 pub(super) struct Held {
     pub(super) server: Server,
@@ -44,14 +57,6 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn new(held: usize, more: AppConfig) -> Held {
-        let memory = MemoryConfig {
-            on: true,
-            recent_max: Some(300),
-            summary_max: Some(64),
-            trigger_discard: Some(120),
-            quotes_max: Some(0),
-            ..MemoryConfig::default()
-        };
         let (held, asked) = (Arc::new(AtomicUsize::new(held)), AtomicUsize::new(0));
         let holds = held.clone();
         let script = move |request: &Request| {
@@ -61,7 +66,8 @@ impl Held {
             }
             Ok(say(request, answer(request), FinishReason::Eos))
         };
-        Held { server: Server::build(script, Keys::new([]), AppConfig { memory, ..more }), held }
+        let config = AppConfig { memory: bounds(), ..more };
+        Held { server: Server::build(script, Keys::new([]), config), held }
     }
 
     pub(super) async fn done(&self, method: &str, path: &str, body: Value) -> Value {
@@ -147,6 +153,62 @@ async fn nothing_is_kept_of_a_conversation_that_is_deleted_while_it_is_summarise
         world.done("POST", ALL, json!({"name": "again", "messages": said})).await;
         let memory = world.done("GET", &format!("{ALL}/again/memory"), Value::Null).await;
         assert_eq!(memory["summary"], Value::Null, "{phase}");
+    }
+}
+
+/// Its summary was begun after the deletion, and covered what was deleted.
+#[tokio::test]
+async fn nothing_is_kept_of_an_answer_that_continues_a_response_deleted_meanwhile() {
+    let pauses = Arc::new(AtomicBool::new(false));
+    let paused = pauses.clone();
+    let script = move |request: &Request| {
+        let mut events = say(request, "Hi!", FinishReason::Eos);
+        if paused.load(Ordering::SeqCst) {
+            events.truncate(1);
+        }
+        Ok(events)
+    };
+    let server = Server::build(script, Keys::new([]), AppConfig { memory: bounds(), ..config() });
+    tokio::spawn(make_summaries(server.app.clone()));
+    let text = "The bus was late again. I had noodles for lunch.";
+    let said = ["user", "assistant"].map(|role| json!({"role": role, "content": text}));
+    let input: Vec<&Value> = said.iter().cycle().take(41).collect();
+    let (_, first) = server.post("/v1/responses", json!({"input": input, "kvik": {"memory": false}})).await;
+    let id = first["id"].as_str().unwrap_or_else(|| panic!("{first}"));
+    pauses.store(true, Ordering::SeqCst);
+    let next = server.post("/v1/responses", json!({"input": "And?", "previous_response_id": id}));
+    let meanwhile = async {
+        until("the second answer", || server.engine.open.lock().unwrap().len() == 2).await;
+        assert!(server.app.memory.history_bytes() > 0, "a summary is due");
+        let deleted = server.send("DELETE", &format!("/v1/responses/{id}"), "").await;
+        assert_eq!(json_of(deleted).await.1["deleted"], true);
+        pauses.store(false, Ordering::SeqCst);
+        let rest = say(&server.asked(), "Hi!", FinishReason::Eos).split_off(1);
+        let mut open = server.engine.open.lock().unwrap();
+        for event in rest {
+            open[1].send(event);
+        }
+    };
+    let ((status, answer), ()) = tokio::join!(next, meanwhile);
+    assert_eq!((status.as_u16(), &answer["status"]), (200, &json!("completed")), "{answer}");
+    let path = format!("/v1/responses/{}", answer["id"].as_str().unwrap());
+    assert_eq!(server.send("GET", &path, "").await.status(), 404, "it is stored behind what is gone");
+    at_rest(&server).await;
+    assert_eq!(server.engine.asked.lock().unwrap().len(), 2, "what was deleted is summarised");
+    assert_eq!(server.app.server.deletions.all().len(), 1, "nobody deletes what was computed for both");
+}
+
+/// A summary that pins left no room for was kept as a whole one.
+#[tokio::test]
+async fn a_text_without_room_for_its_end_is_told_to_be_cut() {
+    for (reason, is_cut) in [(FinishReason::Eos, false), (FinishReason::Length, true)] {
+        let server = Server::new(move |request| Ok(say(request, "Lunch was", reason)));
+        let caller = server.app.keys().caller(&HeaderMap::new()).unwrap();
+        for is_waited_for in [false, true] {
+            let spoken =
+                server.app.said(&caller, Request::new(vec![1; 20], 64), is_waited_for).await.unwrap();
+            assert_eq!((spoken.text.as_str(), spoken.is_cut), ("Lunch was", is_cut));
+        }
     }
 }
 

@@ -154,6 +154,9 @@ async fn an_answer_is_gone_on_from_by_its_id() {
 
     let (status, shown) = server.get(&format!("/v1/responses/{id}")).await;
     assert_eq!((status.as_u16(), &shown), (200, &first));
+    // A client reads its events, and would find none.
+    let (status, refused) = server.get(&format!("/v1/responses/{id}?stream=true&starting_after=3")).await;
+    assert_eq!((status.as_u16(), &refused["error"]["param"]), (400, &json!("stream")), "{refused}");
     let (_, items) = server.get(&format!("/v1/responses/{id}/input_items")).await;
     assert_eq!(items["data"][0]["content"][0]["text"], "One?");
     let (status, gone) = json_of(server.send("DELETE", &format!("/v1/responses/{id}"), "").await).await;

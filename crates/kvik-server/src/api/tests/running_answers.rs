@@ -124,6 +124,27 @@ async fn an_answer_is_stopped_and_nothing_of_it_is_written() {
     assert_eq!(again.status(), 200, "the conversation is free");
 }
 
+/// Its conversation exists only once it is written.
+#[tokio::test]
+async fn an_answer_with_which_a_conversation_begins_is_followed_and_stopped_by_the_name() {
+    const ANSWER: &str = "/v1/conversations/new/answer";
+    let server = server().await;
+    let begins = question(json!({"kvik": {"conversation": "new", "resume": true}}));
+    drop(ask(&server, "acme", "POST", CHAT, begins.clone()).await);
+    for method in ["GET", "DELETE"] {
+        let (status, answer) = json_of(ask(&server, "beta", method, ANSWER, Value::Null).await).await;
+        assert_eq!((status.as_u16(), code(&answer)), (404, "conversation_not_found"), "{method}");
+    }
+    assert_eq!(ask(&server, "acme", "GET", ANSWER, Value::Null).await.status(), 200);
+    assert_eq!(done(&server, "DELETE", ANSWER, Value::Null).await["stopped"], true);
+    drop(ask(&server, "acme", "POST", CHAT, begins).await);
+    let all = ask(&server, "acme", "GET", ANSWER, Value::Null).await;
+    go_on(&server);
+    assert_eq!(events(all).await.last().map(String::as_str), Some("[DONE]"));
+    let shown = done(&server, "GET", "/v1/conversations/new", Value::Null).await;
+    assert_eq!(shown["messages"].as_array().map(Vec::len), Some(2), "{shown}");
+}
+
 #[tokio::test]
 async fn an_answer_that_is_being_written_is_kept_and_not_said_to_be_stopped() {
     let gate = Gate::default();

@@ -3,7 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use kvik_engine::api::{Event, Report, Request};
-use kvik_memory::{conversations::ConversationTurn, deletions::Owner, memory::TurnReport};
+use kvik_memory::{
+    conversations::ConversationTurn,
+    deletions::{Deletion, Deletions, Owner},
+    memory::TurnReport,
+};
 use kvik_session::Chat;
 use serde::Serialize;
 use serde_json::Value;
@@ -21,10 +25,10 @@ use crate::{
     app::{
         conversations::{ConversationReport, Writing},
         kept_prefix::KeptPrefix,
-        memory::RememberedTurn,
+        memory::{RegisteredWork, RememberedTurn},
         next_turn::NextTurn,
         prompt_log::FirstNotes,
-        responses::ResponseTurn,
+        responses::{ResponseError, ResponseTurn},
         running_answers::ResumableTurn,
         settled::SettledPiece,
         spans::{AnswerSpan, Came},
@@ -167,6 +171,9 @@ struct Arrival {
 pub(crate) struct Unwritten {
     conversation: Option<(ConversationTurn, Option<FirstNotes>)>,
     response: Option<(ResponseTurn, FirstNotes)>,
+    /// Begun once they are written: no deletion finds a summary of what is not.
+    work: Option<Box<RegisteredWork>>,
+    deletions: Arc<Deletions>,
 }
 
 impl Unwritten {
@@ -180,24 +187,47 @@ impl Unwritten {
             let notes = FirstNotes::new(log.clone(), Owner::new(&turn.tenant, &turn.id));
             (turn, notes)
         });
-        (conversation.is_some() || response.is_some()).then_some(Unwritten { conversation, response })
+        let is_stored = conversation.is_some() || response.is_some();
+        let deletions = app.server.deletions.clone();
+        is_stored.then_some(Unwritten { conversation, response, work: None, deletions })
     }
 
     /// Writes the answer as a message, and in its stored form where clients may read it again.
     pub(crate) fn write(self, message: Value, stored: Option<Value>) -> Writing {
-        let Unwritten { conversation, response } = self;
+        let Unwritten { conversation, response, work, deletions } = self;
         tokio::task::spawn_blocking(move || {
-            if let Some(((response, notes), stored)) = response.zip(stored) {
-                response.write(message.clone(), stored)?;
-                notes.keep();
+            let mut is_remembered = true;
+            if let Some((response, stored)) = response.zip(stored) {
+                is_remembered = store(response, (message.clone(), stored), &deletions)?;
             }
             if let Some((turn, notes)) = conversation {
                 turn.write(message)?;
                 notes.into_iter().for_each(FirstNotes::keep);
             }
+            work.into_iter().filter(|_| is_remembered).for_each(|work| work.start());
             Ok(())
         })
     }
+}
+
+/// Stores a response, and returns whether it did. What it continues may have been deleted meanwhile: then its client has the
+/// answer, and what was computed for both is deleted by the notes of this one, of which nothing else is kept.
+fn store(
+    (turn, notes): (ResponseTurn, FirstNotes),
+    (message, stored): (Value, Value),
+    deletions: &Deletions,
+) -> Result<bool, ResponseError> {
+    let owner = Owner::new(&turn.tenant, &turn.id);
+    let written = match turn.write(message, stored) {
+        Err(ResponseError::NotFound(_)) if deletions.begin(&owner, Deletion::default().removed()).is_ok() => {
+            Ok(false)
+        }
+        written => written.map(|()| true),
+    };
+    if written.is_ok() {
+        notes.keep();
+    }
+    written
 }
 
 /// A turn of a conversation that outgrows the context, and its answer so far.
@@ -285,7 +315,17 @@ impl Trailer {
             let total = self.total();
             self.span.iter_mut().for_each(|span| span.end(&total));
             self.comparison.iter_mut().for_each(Comparison::remember);
-            self.memory.iter_mut().for_each(|memory| memory.turn.answered(&memory.answer));
+            self.remember();
+        }
+    }
+
+    /// Has the conversation summarised, once the answer is written if it is stored.
+    fn remember(&mut self) {
+        let Some(Remembering { turn, answer }) = &mut self.memory else { return };
+        let work = turn.register(answer);
+        match &mut self.unwritten {
+            Some(unwritten) => unwritten.work = Some(Box::new(work)),
+            None => work.start(),
         }
     }
 

@@ -19,6 +19,11 @@ pub(crate) enum ResponseError {
     /// The response is larger than the limit for all responses of a tenant.
     #[error("the response takes {bytes} bytes, and {max} are kept of a tenant; send `store: false`")]
     TooLarge { bytes: u64, max: u64 },
+    /// With those that it continues, of which none is deleted for it, the response exceeds the limits of a tenant.
+    #[error(
+        "the answers that this one continues leave no room to store it: {answers_max} of together {bytes_max} bytes are kept of a tenant; begin another conversation"
+    )]
+    ChainFull { answers_max: usize, bytes_max: u64 },
     #[error(transparent)]
     Records(#[from] RecordsError),
 }
@@ -32,6 +37,7 @@ impl From<ResponseError> for ApiError {
             }
             ResponseError::NoItem(_) => ApiError::new(StatusCode::NOT_FOUND, Some("item_not_found"), message),
             ResponseError::TooLarge { .. } => ApiError::field("store", message),
+            ResponseError::ChainFull { .. } => ApiError::bad_request(message),
             ResponseError::Records(error) => error.into(),
         }
     }

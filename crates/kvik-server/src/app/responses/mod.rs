@@ -46,6 +46,15 @@ pub(crate) struct ResponseTurn {
 }
 
 impl ResponseTurn {
+    /// Refuses a turn that could not be stored with these fields of its request, before anything is computed for it.
+    ///
+    /// # Errors
+    /// If it continues others that leave no room for it.
+    pub(crate) fn check_room(&self, echoed: &Value) -> Result<(), ResponseError> {
+        let Some(previous) = &self.previous else { return Ok(()) };
+        self.store.check_room(&self.tenant, previous, &(&self.input, &self.new, echoed))
+    }
+
     /// Stores the messages, and the response as sent to the client.
     pub(crate) fn write(self, message: Value, response: Value) -> Result<(), ResponseError> {
         let ResponseTurn { store, tenant, id, previous, input, new: mut said } = self;

@@ -30,6 +30,9 @@ pub(super) const RESPONSES_MAX: usize = 4096;
 /// Maximum bytes of all of them.
 pub(super) const BYTES_MAX: u64 = 64 << 20;
 
+/// Key range of all heads.
+const HEADS: [&str; 2] = ["head\0", "head\x01"];
+
 /// Tenant and id.
 type Key = (String, String);
 
@@ -177,7 +180,13 @@ impl Responses {
         })
     }
 
-    /// Stores a response, and deletes the oldest of its tenant beyond the limits.
+    /// Refuses a response that could not be stored behind `previous`, of which this much is `known`.
+    pub(super) fn check_room(&self, tenant: &str, previous: &str, known: &impl Serialize) -> Result<()> {
+        check_room(&self.lock(), (tenant, bytes_of(known)), Some(previous))
+    }
+
+    /// Stores a response, and deletes the oldest of its tenant beyond the limits, but none that it continues: without
+    /// them it could not be continued.
     pub(super) fn keep(&self, tenant: &str, id: &str, stored: &StoredResponse) -> Result<()> {
         let bytes = bytes_of(stored) + bytes_of(output_of(&stored.response));
         if bytes > BYTES_MAX {
@@ -186,13 +195,15 @@ impl Responses {
         let key = (tenant.to_owned(), id.to_owned());
         let (head, forgotten) = {
             let heads = self.lock();
+            check_room(&heads, (tenant, bytes), stored.previous.as_deref())?;
             let (previous, order) = (stored.previous.clone(), next_order(&heads));
             let head = Head { previous, bytes, order, items: ItemIds::of(stored) };
             (head, oldest(&heads, (tenant, bytes), stored.previous.as_deref()))
         };
         let (new, mut records) = (names(&key), records(&key, &head, stored));
         let gone: Vec<String> = forgotten.iter().flat_map(names).collect();
-        self.table.change(new.iter().chain(&gone).map(String::as_str), |name, _| records.remove(name))?;
+        let changed = new.iter().chain(&gone).map(String::as_str);
+        self.table.change_erasing(changed, |name, _| records.remove(name))?;
         let mut heads = self.lock();
         forgotten.iter().for_each(|key| drop(heads.remove(key)));
         heads.insert(key, head);
@@ -205,15 +216,34 @@ impl Responses {
         Ok(())
     }
 
-    /// Deletes a response of a tenant.
+    /// Deletes a response of a tenant, also what of it cannot be read.
     pub(crate) fn delete(&self, tenant: &str, id: &str) -> Result<()> {
+        self.check_stored(tenant, id)?;
         let key = (tenant.to_owned(), id.to_owned());
-        if !self.lock().contains_key(&key) {
-            return Err(not_found(id));
-        }
-        self.table.change(names(&key).iter().map(String::as_str), |_, _| None)?;
+        self.table.change_erasing(names(&key).iter().map(String::as_str), |_, _| None)?;
         self.lock().remove(&key);
         Ok(())
+    }
+
+    /// Refuses the id of a response of which nothing is stored, not even what cannot be read.
+    pub(crate) fn check_stored(&self, tenant: &str, id: &str) -> Result<()> {
+        let key = (tenant.to_owned(), id.to_owned());
+        if self.lock().contains_key(&key) {
+            return Ok(());
+        }
+        for name in names(&key) {
+            if !self.table.keys_between(&name, &format!("{name}\0"))?.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(not_found(id))
+    }
+
+    /// The owners of what was computed for all responses, also of those that cannot be read.
+    pub(crate) fn owners(&self) -> std::result::Result<Vec<Owner>, RecordsError> {
+        let [from, until] = HEADS;
+        let keys = self.table.keys_between(from, until)?;
+        Ok(keys.iter().filter_map(|name| of_head(name)).map(|(tenant, id)| Owner::new(tenant, id)).collect())
     }
 
     fn body(&self, key: &Key) -> Result<StoredResponse> {
@@ -258,6 +288,23 @@ fn holders<'a>(
     }
     let found = best.into_iter();
     found.map(|(item, (source, _, response))| (item.to_owned(), (source, response.to_owned()))).collect()
+}
+
+/// Refuses a response of `bytes` for which there is no room behind `previous` and all that this one continues.
+fn check_room(
+    heads: &BTreeMap<Key, Head>,
+    (tenant, bytes): (&str, u64),
+    previous: Option<&str>,
+) -> Result<()> {
+    let (mut answers, mut bytes, mut next) = (1, bytes, previous);
+    while let Some(id) = next {
+        let head = heads.get(&(tenant.to_owned(), id.to_owned())).ok_or_else(|| not_found(id))?;
+        (answers, bytes, next) = (answers + 1, bytes + head.bytes, head.previous.as_deref());
+    }
+    match answers <= RESPONSES_MAX && bytes <= BYTES_MAX {
+        true => Ok(()),
+        false => Err(ResponseError::ChainFull { answers_max: RESPONSES_MAX, bytes_max: BYTES_MAX }),
+    }
 }
 
 /// The responses of a tenant to delete to make room for one of `bytes` that continues `previous`.
@@ -317,6 +364,11 @@ fn names((tenant, id): &Key) -> [String; 3] {
     ["head", "body", "items"].map(|kind| format!("{kind}\0{tenant}\0{id}"))
 }
 
+/// Tenant and id of a response, by the name of the record of its head.
+fn of_head(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix("head\0")?.split_once('\0')
+}
+
 fn not_found(id: &str) -> ResponseError {
     ResponseError::NotFound(id.to_owned())
 }
@@ -326,8 +378,9 @@ fn no_item(id: &str) -> ResponseError {
 }
 
 fn heads(table: &Table<Record>) -> std::result::Result<BTreeMap<Key, Head>, RecordsError> {
-    let heads = table.between("head\0", "head\x01")?.into_iter().filter_map(|(name, record)| {
-        let (tenant, id) = name.strip_prefix("head\0")?.split_once('\0')?;
+    let [from, until] = HEADS;
+    let heads = table.between(from, until)?.into_iter().filter_map(|(name, record)| {
+        let (tenant, id) = of_head(&name)?;
         match record {
             Record::Head(head) => Some(((tenant.to_owned(), id.to_owned()), head)),
             Record::Body(_) | Record::Items(_) => None,

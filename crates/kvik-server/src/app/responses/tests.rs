@@ -1,8 +1,13 @@
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use super::{items::IDS_MAX, store::RESPONSES_MAX};
+use super::{
+    items::IDS_MAX,
+    store::{BYTES_MAX, RESPONSES_MAX},
+};
 use crate::app::prompt_log::PromptLog;
 use kvik_memory::records::Records;
 
@@ -145,5 +150,63 @@ fn an_answer_that_is_left_can_be_continued() {
         let left = ["c0", "c1", "c2"].map(|id| store.get("a", id).is_ok());
         let gone = (at + 4).saturating_sub(RESPONSES_MAX).min(3);
         assert_eq!(left, [gone < 3, gone < 2, gone < 1], "the newest of an unused conversation goes first");
+    }
+}
+
+/// The answer before it was forgotten to make room, and it could not be continued.
+#[test]
+fn none_is_forgotten_for_an_answer_that_continues_it() {
+    let is_full = |kept: Result<(), ResponseError>| matches!(kept, Err(ResponseError::ChainFull { .. }));
+    let id = |at: usize| format!("r{at}");
+    let head = |at: usize| json!({"head": {"previous": at.checked_sub(1).map(id), "bytes": 1, "order": at}});
+    let last = RESPONSES_MAX - 1;
+    let heads: BTreeMap<String, Value> =
+        (0..last).map(|at| (format!("head\0a\0{}", id(at)), head(at))).collect();
+    let records = Records::in_memory();
+    let table = records.table::<Value>("responses");
+    table.change(heads.keys().map(String::as_str), |name, _| heads.get(name).cloned()).unwrap();
+    let store = Responses::open(Some(&records), Arc::new(PromptLog::open(None)));
+    store.keep("a", &id(last), &stored("x", Some(&id(last - 1)))).unwrap();
+    assert!(is_full(store.keep("a", "more", &stored("x", Some(&id(last))))));
+    assert_eq!(store.used("a", &id(last)).unwrap().len(), RESPONSES_MAX);
+    // Its text is four times in a response.
+    let long = "x".repeat(BYTES_MAX as usize / 8);
+    store.keep("b", "first", &stored(&long, None)).unwrap();
+    assert!(is_full(store.keep("b", "second", &stored(&long, Some("first")))));
+    let next = |input: &str| ResponseTurn {
+        store: store.clone(),
+        tenant: "b".to_owned(),
+        id: "next".to_owned(),
+        previous: Some("first".to_owned()),
+        input: vec![json!(input)],
+        new: Vec::new(),
+    };
+    assert!(
+        next("x").check_room(&Value::Null).is_ok()
+            && is_full(next(&long.repeat(5)).check_room(&Value::Null))
+            && is_full(next("x").check_room(&json!({"instructions": long.repeat(5)}))),
+        "it is told before"
+    );
+    assert_eq!(store.said_up_to("b", "first").unwrap().len(), 2);
+    store.keep("b", "apart", &stored(&long, None)).unwrap();
+    assert!(store.get("b", "first").is_err(), "another conversation takes its room");
+    let behind = store.keep("b", "second", &stored("x", Some("first")));
+    assert!(matches!(behind, Err(ResponseError::NotFound(_))), "nothing continues what is gone");
+}
+
+#[test]
+fn a_deletion_leaves_nothing_of_what_cannot_be_read() {
+    let records = Records::in_memory();
+    let open = || Responses::open(Some(&records), Arc::new(PromptLog::open(None)));
+    let words = records.table::<String>("responses");
+    for name in ["body\0a\0one", "head\0a\0one"] {
+        open().keep("a", "one", &stored("one", None)).unwrap();
+        words.change([name], |_, _| Some("a secret".to_owned())).unwrap();
+        let store = open();
+        assert!(store.delete("b", "one").is_err() && store.get("a", "one").is_err(), "{name:?}");
+        store.delete("a", "one").unwrap();
+        let left = records.table::<Value>("responses").all_from("").unwrap();
+        assert!(left.records.is_empty() && left.unreadable.is_empty(), "{name:?}: {left:?}");
+        assert!(store.delete("a", "one").is_err());
     }
 }

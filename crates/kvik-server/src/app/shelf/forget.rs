@@ -119,15 +119,16 @@ impl Shelf {
 
     /// Deletes messages, on this node and in the store that nodes share.
     fn delete_said(&self, owner: &Owner, left: &Deletion) -> Result<()> {
-        if owner.id.starts_with("resp_") {
-            return match self.server.responses.delete(&owner.tenant, &owner.id) {
-                Ok(()) | Err(ResponseError::NotFound(_)) => Ok(()),
-                Err(error) => Err(Undeleted::Response(error)),
-            };
+        if left.is_part {
+            return Ok(());
         }
-        match owner.id.starts_with("conv_") && !left.is_part {
-            true => Ok(self.server.conversations.erase(owner, left)?),
-            false => Ok(()),
+        if is_conversation(owner) {
+            return Ok(self.server.conversations.erase(owner, left)?);
+        }
+        // A response of any dialect, or a kept prompt, which is no response.
+        match self.server.responses.delete(&owner.tenant, &owner.id) {
+            Ok(()) | Err(ResponseError::NotFound(_)) => Ok(()),
+            Err(error) => Err(Undeleted::Response(error)),
         }
     }
 
@@ -181,6 +182,10 @@ impl Shelf {
         }
         server.hot_lists.iter().for_each(HotLists::note_deletion);
         self.tell_nodes();
+        // Conversations are not settled.
+        for (owner, _) in whole.iter().filter(|(owner, _)| !is_conversation(owner)) {
+            server.settler.forget(Some(&owner.tenant))?;
+        }
         whole.iter().try_for_each(|(owner, _)| server.deletions.put(owner, Some(Deletion::done())))?;
         server.records.iter().try_for_each(|records| records.rewrite())?;
         for (owner, _) in &whole {
@@ -205,4 +210,8 @@ impl Shelf {
         let of_models = places.iter().filter_map(|place| place.entry.loader.as_ref()?.cache_disk());
         self.server.cache_disk.iter().cloned().chain(of_models).collect()
     }
+}
+
+fn is_conversation(owner: &Owner) -> bool {
+    owner.id.starts_with("conv_")
 }

@@ -13,13 +13,14 @@ use kvik_memory::{
     records::Records,
 };
 use kvik_shelf::Kind;
+use tokio::task::AbortHandle;
 
 use super::{ModelFacts, Remembering};
 use crate::command::{client::Client, flags::memory::MemoryArgs};
 use kvik_server::{
     accounts::ledger::Ledger,
     api,
-    app::{App, AppConfig, keys::Keys},
+    app::{App, AppConfig, keys::Keys, upkeep},
     http::{Hosts, Senders},
 };
 use kvik_serving::{
@@ -58,6 +59,8 @@ pub(crate) struct Places {
 pub(crate) struct LocalModel {
     pub(super) app: Arc<App>,
     handle: Handle,
+    /// Deletes what earlier deletions have left: for as long as the model is here.
+    deleting: AbortHandle,
     args: ModelArgs,
     setup: Arc<Setup>,
 }
@@ -94,14 +97,15 @@ pub(super) fn open(setup: &Arc<Setup>, model: &ModelArgs, for_chats: bool) -> an
     let (config, remembering) = over().inspect_err(|_| handle.shutdown(Duration::ZERO))?;
     let facts = facts(&serving, loaded_in);
     let app = app(serving, config, setup);
-    let client = client(app.clone()).inspect_err(|_| handle.shutdown(Duration::ZERO))?;
-    let local = LocalModel { app, handle, args: model.clone(), setup: setup.clone() };
+    let (client, deleting) = client(app.clone()).inspect_err(|_| handle.shutdown(Duration::ZERO))?;
+    let local = LocalModel { app, handle, deleting, args: model.clone(), setup: setup.clone() };
     Ok((local, client, facts, remembering))
 }
 
 impl LocalModel {
     /// Ends running work and gives the memory of the model back.
     pub(super) fn close(&self) {
+        self.deleting.abort();
         self.app.close();
         self.handle.shutdown(Duration::ZERO);
     }
@@ -188,9 +192,11 @@ fn app(serving: Serving, memory: MemoryConfig, setup: &Setup) -> Arc<App> {
     App::new(serving, Keys::new([]), Arc::new(ledger), config)
 }
 
-/// The routes in this process, and their background tasks.
-fn client(app: Arc<App>) -> anyhow::Result<Client> {
+/// The routes in this process, and their background tasks; with that of deletions.
+fn client(app: Arc<App>) -> anyhow::Result<(Client, AbortHandle)> {
     let runtime = tokio::runtime::Runtime::new().context("the threads of the routes cannot be started")?;
     runtime.spawn(make_summaries(app.clone()));
-    Ok(Client::in_process(runtime, api::router(app)))
+    let shelf = api::shelf_of(app);
+    let deleting = runtime.spawn(upkeep::finish_deletions(shelf.clone())).abort_handle();
+    Ok((Client::in_process(runtime, api::over(shelf)), deleting))
 }

@@ -204,6 +204,7 @@ impl TerminalChat {
     pub(super) fn ask(&mut self, text: &str) -> anyhow::Result<bool> {
         let body = self.body(text)?;
         let TerminalChat { backend: Backend { client, .. }, screen, .. } = self;
+        screen.begin();
         let answered = client.answer(CHATS, body, &mut |piece| {
             screen.piece(piece);
             if screen.is_closed() {
@@ -319,8 +320,12 @@ impl TerminalChat {
         self.deleted.extend(own_name);
         let is_typed = |message: &&Value| message["role"] == "user" || message["role"] == "system";
         self.deleted.extend(messages.iter().filter(is_typed).map(text_of));
-        self.screen.line(&format!("deleted: {name}"));
-        if self.id.as_ref() == Some(&deleted) {
+        let left = match deleted.pending {
+            true => "; what was computed for it goes as soon as that can be done",
+            false => "",
+        };
+        self.screen.line(&format!("deleted: {name}{left}"));
+        if self.id.as_ref() == Some(&deleted.id) {
             self.begin();
         }
         Ok(())

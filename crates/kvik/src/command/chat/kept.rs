@@ -49,6 +49,15 @@ pub(super) struct FoundConversation {
     pub(super) messages: Vec<Value>,
 }
 
+/// A conversation that nobody reads any more.
+#[derive(Debug, Deserialize)]
+pub(super) struct DeletedConversation {
+    pub(super) id: String,
+    /// Something of it is left, and is deleted as soon as that can be done.
+    #[serde(default)]
+    pub(super) pending: bool,
+}
+
 impl KeptConversations<'_> {
     fn client(&self) -> &Client {
         &self.0.client
@@ -92,13 +101,13 @@ impl KeptConversations<'_> {
         Ok(())
     }
 
-    /// Deletes the conversation of this name, and returns its id.
-    pub(super) fn delete(self, name: &str) -> anyhow::Result<String> {
+    /// Deletes the conversation of this name.
+    pub(super) fn delete(self, name: &str) -> anyhow::Result<DeletedConversation> {
         let deleted = self
             .client()
             .call(Method::DELETE, &path(name), None)
             .map_err(|error| in_terminal(error, name))?;
-        Ok(deleted["id"].as_str().unwrap_or_default().to_owned())
+        Ok(serde_json::from_value(deleted)?)
     }
 
     /// Removes the message of this index and all after it.

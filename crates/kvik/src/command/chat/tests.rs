@@ -1,3 +1,5 @@
+mod deletions;
+
 use std::{
     io::Write,
     path::PathBuf,
@@ -79,7 +81,10 @@ impl Home {
 
 impl Terminal {
     fn new(own: &[&str]) -> Terminal {
-        let cache = CacheArgs::in_ram(CONTEXT, ByteSize(64 << 20));
+        Terminal::with(CacheArgs::in_ram(CONTEXT, ByteSize(64 << 20)), own)
+    }
+
+    fn with(cache: CacheArgs, own: &[&str]) -> Terminal {
         let args = ChatArgs { cache, ..flags(&[&["--max-tokens", "24"], own].concat()) };
         let (backend, lasting) = args.open_here(&args.model).unwrap();
         let written = Written::default();
