@@ -136,7 +136,7 @@ impl ShelfModel {
             Task::Doctor(args) => args.serve,
             _ => bail!("a model is served by `kvik serve`"),
         };
-        // A table without a source has settings for the model of its name; `embedded` is the one inside, as behind `-m`.
+        // A table without a source has settings for the model of its name; `embedded` is the built-in model, as behind `-m`.
         if !sets("model") && table.name != EMBEDDED {
             args.model.take_of_shelf(table.name.clone());
         }
