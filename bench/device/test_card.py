@@ -66,6 +66,17 @@ def test_a_table_is_made_again_of_what_was_written(tmp_path):
     assert again == table and "a card" in table
 
 
+@pytest.mark.parametrize("device, told", (("", "Not measured: llama.cpp found no device."), ("a card", "| 1000.0 | 1.5 | 500.0 | 2.00 |")))
+def test_a_peer_that_computes_on_the_processor_is_not_compared(tmp_path, device, told):
+    peer = tmp_path / "out/work/bin/llama-bench"
+    peer.parent.mkdir(parents=True)
+    row = json.dumps({"gpu_info": device, "n_prompt": 0, "n_gen": 64, "n_depth": 4096, "avg_ts": 500.0})
+    peer.write_text(f"#!/bin/bash\necho '{row}'\n")
+    peer.chmod(0o755)
+    _, _, table = card(tmp_path, "--only", "speed")
+    assert told in table
+
+
 def test_no_server_is_left(tmp_path):
     serve = f"echo $$ >>{tmp_path}/served; exec sleep 600"
     status, _, said = card(tmp_path, "--only", "first_token", "--small", serve=serve)
