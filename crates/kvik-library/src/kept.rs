@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use kvik_cache::Token;
+use kvik_cache::{Token, whole_blocks};
 use kvik_memory::hex;
 use kvik_memory::records::private::{close_to_others, create_private_folder, readable_by_owner_only};
 
@@ -116,7 +116,7 @@ impl KeptPrompts {
         check_room(&self.lock().prompts, id)
     }
 
-    /// Tokens to unpin, which no name has: of these, and of all that this model has pinned.
+    /// Tokens to unpin, whose whole blocks no name has: of these, and of all that this model has pinned.
     pub(crate) fn take_unnamed(&self, tokens: impl IntoIterator<Item = Vec<Token>>) -> BTreeSet<Vec<Token>> {
         let mut list = self.lock();
         let mut pinned = std::mem::take(&mut list.pinned);
@@ -177,9 +177,12 @@ impl KeptPrompts {
 }
 
 impl List {
-    /// True if any name has these tokens.
+    /// True if any name has these tokens, or others with the same whole blocks: a pin covers whole blocks, so both have
+    /// the same one.
     fn has(&self, tokens: &[Token]) -> bool {
-        self.prompts.values().any(|theirs| theirs == tokens)
+        let whole = whole_blocks(tokens);
+        let shares = |theirs: &[Token]| !whole.is_empty() && whole_blocks(theirs) == whole;
+        self.prompts.values().any(|theirs| theirs == tokens || shares(theirs))
     }
 }
 
@@ -237,6 +240,8 @@ fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use kvik_cache::BLOCK_POSITIONS;
+
     use super::*;
 
     const MODEL: [u8; 32] = [7; 32];
@@ -289,6 +294,19 @@ mod tests {
         other.remove("c").unwrap();
         assert_eq!(one.take_unnamed(Some(vec![3])), BTreeSet::from([vec![2]]));
         assert!(one.take_unnamed(None).is_empty(), "once");
+    }
+
+    #[test]
+    fn prompts_with_the_same_whole_blocks_have_one_pin_until_the_last_of_them_is_removed() {
+        let list = KeptPrompts::open(None, &MODEL);
+        let prompt = |last: Token| (0..BLOCK_POSITIONS as Token).chain([last]).collect::<Vec<_>>();
+        for (id, tokens) in [("a", prompt(100)), ("b", prompt(101)), ("short", vec![1]), ("other", vec![2])] {
+            list.keep(id, &tokens).unwrap();
+        }
+        let removed = |id: &str| list.take_unnamed(list.remove(id).unwrap());
+        assert_eq!(removed("short"), BTreeSet::from([vec![1]]), "nothing of them is pinned");
+        assert!(removed("a").is_empty());
+        assert_eq!(removed("b"), BTreeSet::from([prompt(100), prompt(101)]));
     }
 
     #[test]

@@ -191,8 +191,8 @@ impl Model {
         })
     }
 
-    /// Unpins the prompt of a name, in RAM and on disk, unless another name has the same tokens. Returns whether the
-    /// name existed.
+    /// Unpins the prompt of a name, in RAM and on disk, unless another name has the same whole blocks. Returns whether
+    /// the name existed.
     ///
     /// # Errors
     /// If the list cannot be written.
@@ -238,7 +238,7 @@ impl Model {
         Ok(KeptState::Kept { tokens, ram_tokens: ram, disk_tokens: disk })
     }
 
-    /// Unpins these tokens, and all that this model has pinned, unless a name has them.
+    /// Unpins these tokens, and all that this model has pinned, unless a name has their whole blocks.
     fn release(&self, tokens: impl IntoIterator<Item = Vec<Token>>) -> Result<(), Error> {
         for unnamed in self.core.opened.kept.take_unnamed(tokens) {
             self.engine().invalidate(&kept(unnamed))?;
