@@ -219,15 +219,11 @@ impl Hub {
         let mut at = asked.url.to_owned();
         let mut sha256 = None;
         for _ in 0..=REDIRECTS_MAX {
-            let mut request = self.agent.get(&at);
             let is_hub = url::origin(&at) == url::origin(&self.endpoint);
-            if let Some(token) = is_hub.then(|| self.token.get()).flatten() {
-                request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-            }
-            if let Some(Range { start, end }) = &range {
-                request = request.header(header::RANGE, format!("bytes={start}-{}", end - 1));
-            }
-            let response = request.call().map_err(|source| unreachable(&at, source))?;
+            let response = match is_hub.then(|| self.token.get()).flatten() {
+                Some(token) => self.get_with(token, &at, range.as_ref())?,
+                None => self.get_once(None, &at, range.as_ref())?,
+            };
             sha256 = sha256.or_else(|| linked_checksum(&response).filter(|_| is_hub));
             if !response.status().is_redirection() {
                 return asked.check(&at, response).map(|response| Answer { response, sha256 });
@@ -237,6 +233,43 @@ impl Hub {
             at = url::redirected(&at, location).ok_or_else(bad)?;
         }
         Err(ShelfError::BadRedirect { url: asked.url.to_owned(), to: at })
+    }
+
+    /// Requests a URL with the token. The hub refuses one that has expired also where it asks for none; what it then
+    /// answers without it is taken.
+    fn get_with(
+        &self,
+        token: &str,
+        at: &str,
+        range: Option<&Range<u64>>,
+    ) -> Result<Response<Body>, ShelfError> {
+        let refused = self.get_once(Some(token), at, range)?;
+        if refused.status() != StatusCode::UNAUTHORIZED {
+            return Ok(refused);
+        }
+        let open = self.get_once(None, at, range)?;
+        if !(open.status().is_success() || open.status().is_redirection()) {
+            return Ok(refused);
+        }
+        self.token.retire();
+        Ok(open)
+    }
+
+    /// Requests a URL, and follows no redirect.
+    fn get_once(
+        &self,
+        token: Option<&str>,
+        at: &str,
+        range: Option<&Range<u64>>,
+    ) -> Result<Response<Body>, ShelfError> {
+        let mut request = self.agent.get(at);
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if let Some(Range { start, end }) = range {
+            request = request.header(header::RANGE, format!("bytes={start}-{}", end - 1));
+        }
+        request.call().map_err(|source| unreachable(at, source))
     }
 }
 

@@ -3,7 +3,10 @@
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use crate::disk::read_small;
@@ -17,12 +20,14 @@ pub(super) struct Token {
     /// The file that has it, unless it was given itself.
     file: Option<PathBuf>,
     value: OnceLock<Option<String>>,
+    /// Set when the hub has answered without it what it had refused with it.
+    is_stale: Arc<AtomicBool>,
 }
 
 impl Token {
     /// This token, or none.
     pub(super) fn given(value: Option<String>) -> Token {
-        Token { file: None, value: OnceLock::from(value) }
+        Token { file: None, value: OnceLock::from(value), is_stale: Arc::default() }
     }
 
     /// The token of the environment: that of `HF_TOKEN`, else of the file where `hf auth login` stores it.
@@ -30,13 +35,19 @@ impl Token {
         let set = |name| var(name).filter(|value| !value.is_empty());
         match set("HF_TOKEN").and_then(|text| token_in(text.into_string().ok()?)) {
             Some(token) => Token::given(Some(token)),
-            None => Token { file: file_from(set), value: OnceLock::new() },
+            None => Token { file: file_from(set), value: OnceLock::new(), is_stale: Arc::default() },
         }
     }
 
-    /// The token, if there is one. An empty or unreadable file has none.
+    /// The token, if there is one that is not stale. An empty or unreadable file has none.
     pub(super) fn get(&self) -> Option<&str> {
-        self.value.get_or_init(|| read(self.file.as_deref()?)).as_deref()
+        let value = || self.value.get_or_init(|| read(self.file.as_deref()?)).as_deref();
+        (!self.is_stale.load(Relaxed)).then(value).flatten()
+    }
+
+    /// Has the token not be sent again: it has expired or was revoked, and with it the hub refuses what everyone may read.
+    pub(super) fn retire(&self) {
+        self.is_stale.store(true, Relaxed);
     }
 }
 

@@ -79,6 +79,20 @@ fn a_redirect_to_another_host_does_not_get_the_token() {
 }
 
 #[test]
+fn a_token_that_has_expired_does_not_keep_what_everyone_may_read() {
+    let content = content(7, 30_000);
+    let (web, shelf, _dir) = scripted(&content, |request| {
+        let stale = request.header("authorization").is_some() || request.path.contains("private");
+        stale.then(|| WebAnswer::new("401 Unauthorized", b"{\"error\":\"Invalid credentials\"}"))
+    });
+    let manifest = pull(&shelf, "hf:o/r").unwrap();
+    assert_eq!(bytes_of(&shelf, &manifest), content[..]);
+    let with_token = |web: &Web| web.seen().iter().filter(|it| it.header("authorization").is_some()).count();
+    assert_eq!(with_token(&web), 1, "and is not sent again");
+    says(&pull(&shelf, "hf:o/private").unwrap_err(), &["401", "HF_TOKEN"]);
+}
+
+#[test]
 fn redirects_end_and_lead_to_http_alone() {
     for location in ["/again", "file:///etc/passwd", "//elsewhere/x", ""] {
         let (_web, shelf, _dir) = scripted(&content(4, 10), move |_| {
