@@ -471,8 +471,8 @@ mod tests {
         assert_eq!((one.outcomes.len(), one.forms.len()), (TEXTS_MAX, 1));
         drop((one, tenants));
         // As many of the size of descriptions, and then some of the size of system messages.
-        for (parts, length, count) in [(30, 10, FORMS_MAX), (2000, 48, 8)] {
-            for subject in 0..FORMS_MAX + 3 {
+        for (parts, length, count) in [(30, 10, FORMS_MAX), (1000, 112, 8)] {
+            for subject in 0..count + 3 {
                 let part = |part| format!("{subject} has {part} {}. ", "x".repeat(length));
                 let text: String = (0..parts).map(part).collect();
                 settler.settle("many", &text, false, Learning::On);

@@ -309,6 +309,11 @@ fn check_room(
 
 /// The responses of a tenant to delete to make room for one of `bytes` that continues `previous`.
 fn oldest(heads: &BTreeMap<Key, Head>, (tenant, bytes): (&str, u64), previous: Option<&str>) -> Vec<Key> {
+    let (count, held) =
+        own(heads, tenant).fold((0, 0), |(count, held), (_, head)| (count + 1, held + head.bytes));
+    if count < RESPONSES_MAX && held + bytes <= BYTES_MAX {
+        return Vec::new();
+    }
     let own: BTreeMap<&str, &Head> = own(heads, tenant).collect();
     let ranked = ranked(&own, previous);
     let mut all = bytes;

@@ -80,8 +80,10 @@ fn the_oldest_are_forgotten_and_what_is_used_is_not() {
     store.keep("b", "other", &stored("other", None)).unwrap();
     store.keep("a", "referred", &with_items(&["msg_referred"], Vec::new())).unwrap();
     for at in 0..RESPONSES_MAX + 5 {
-        store.said_up_to("a", "root").unwrap();
-        assert!(found(&store, "a", "msg_referred").is_some());
+        if at % 64 == 0 {
+            store.said_up_to("a", "root").unwrap();
+            assert!(found(&store, "a", "msg_referred").is_some());
+        }
         let response = match at {
             5..8 => with_items(
                 &[format!("msg_{at}").as_str()],
@@ -147,6 +149,9 @@ fn an_answer_that_is_left_can_be_continued() {
     }
     for at in 0..RESPONSES_MAX {
         store.keep("a", &format!("r{at}"), &stored("x", None)).unwrap();
+        if at % 64 > 0 && at + 8 < RESPONSES_MAX {
+            continue;
+        }
         let left = ["c0", "c1", "c2"].map(|id| store.get("a", id).is_ok());
         let gone = (at + 4).saturating_sub(RESPONSES_MAX).min(3);
         assert_eq!(left, [gone < 3, gone < 2, gone < 1], "the newest of an unused conversation goes first");
