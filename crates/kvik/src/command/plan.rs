@@ -27,10 +27,14 @@ const UNKNOWN: &str = "unknown; --ram says how much there is";
 
   2 x layers x kv_heads x tokens x head_dim x bytes
 
-(keys and values; grouped and multi-query attention have fewer kv_heads than heads).
+(keys and values of the layers that store them: recurrent layers do not, nor do layers that read those of others, and
+layers of several shapes are added; grouped and multi-query attention have fewer kv_heads than heads).
 Latent attention (DeepSeek V2, V3) stores one vector for both and for all heads:
 
   layers x tokens x (rank + rotated dimensions) x bytes
+
+A token counts all of these layers, with windows in whole pages, which adds up to 2 KiB. A context counts of layers with
+windows what they still see, and the states of recurrent layers.
 
 Examples:
   kvik plan -m model.gguf --context 8192 --users 4
@@ -85,15 +89,30 @@ struct RetainedCost {
     users_that_fit: Option<u64>,
 }
 
+/// The layers that store keys and values of one shape.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct KvLayers {
+    layers: usize,
+    kv_heads: usize,
+    key_dim: usize,
+    /// 0 if keys hold the values.
+    value_dim: usize,
+}
+
 /// The whole output.
 #[derive(Debug, Serialize)]
 struct Plan {
     model: String,
     architecture: &'static str,
+    /// All layers, also those that store no keys and values.
     layers: usize,
     heads: usize,
+    /// KV heads of the first layer that stores keys and values.
     kv_heads: usize,
+    /// Length of that layer's keys.
     head_dim: usize,
+    /// What layers store, by shape.
+    kv_layers: Vec<KvLayers>,
     #[serde(skip)]
     latent: Option<LatentConfig>,
     context_tokens: usize,
@@ -129,7 +148,7 @@ impl Plan {
             check_model(retention, (config, &layout), || args.digest(loaded))
                 .with_context(|| format!("--retain {retention}"))?;
         }
-        let stored = layout.layers()[0];
+        let first = layout.layers()[0];
         let cost = |layout: &KvLayout| {
             let auxiliary = ModelRunner::auxiliary(config, layout, STEP_ROWS);
             let cost =
@@ -143,8 +162,9 @@ impl Plan {
             architecture: config.arch.name(),
             layers: config.layers,
             heads: config.heads,
-            kv_heads: stored.kv_heads,
-            head_dim: stored.key_dim,
+            kv_heads: first.kv_heads,
+            head_dim: first.key_dim,
+            kv_layers: KvLayers::of(&layout),
             latent: config.extras.latent,
             context_tokens,
             users: args.users,
@@ -160,31 +180,45 @@ impl Plan {
         if let Some(LatentConfig { rank, rotated, .. }) = self.latent {
             return format!("latent: all heads share one vector of {rank} and {rotated} rotated dimensions");
         }
-        match (self.kv_heads, self.heads / self.kv_heads) {
-            (_, 1) => "multi-head: every head has its own keys and values".to_owned(),
-            (1, _) => "multi-query: all heads share one set of keys and values".to_owned(),
-            (_, group) => format!("grouped-query: {group} heads share one set of keys and values"),
+        let mut groups: Vec<usize> =
+            self.kv_layers.iter().map(|stored| self.heads / stored.kv_heads).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        match *groups {
+            [1] => "multi-head: every head has its own keys and values".to_owned(),
+            [group] if group == self.heads => {
+                "multi-query: all heads share one set of keys and values".to_owned()
+            }
+            _ => {
+                let groups: Vec<String> = groups.iter().map(usize::to_string).collect();
+                format!("grouped-query: {} heads share one set of keys and values", groups.join(" or "))
+            }
         }
     }
 
-    /// The formula of the numbers that a sequence stores.
+    /// The KV heads of each shape, with the length of their keys.
+    fn shapes(&self) -> String {
+        let shape = |stored: &KvLayers| format!("{} KV heads of {}", stored.kv_heads, stored.key_dim);
+        self.kv_layers.iter().map(shape).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The formula of the numbers that a sequence stores: a term for each shape.
     fn numbers(&self) -> String {
-        let Plan { layers, kv_heads, head_dim, .. } = self;
-        match self.latent {
-            Some(_) => format!("{layers} layers x tokens x {head_dim}"),
-            None => format!("2 x {layers} layers x {kv_heads} KV heads x tokens x {head_dim}"),
+        let terms: Vec<String> = self.kv_layers.iter().map(|stored| stored.term(self.layers)).collect();
+        match terms.len() {
+            1 => terms.concat(),
+            _ => format!("({})", terms.join(" + ")),
         }
     }
 
     fn table(&self) -> String {
         let mut text = format!(
-            "{} ({}, {} layers, {} heads, {} KV heads of {})\n{}\n\nweights   {}\nKV        {} x bytes per value\n\n",
+            "{} ({}, {} layers, {} heads, {})\n{}\n\nweights   {}\nKV        {} x bytes per value\n\n",
             self.model,
             self.architecture,
             self.layers,
             self.heads,
-            self.kv_heads,
-            self.head_dim,
+            self.shapes(),
             self.sharing(),
             ByteSize(self.weight_bytes),
             self.numbers(),
@@ -219,6 +253,32 @@ impl Plan {
             text += &row([&cost.kv, "", &context.to_string(), &prompt.to_string(), "", &fits]);
         }
         Some(text)
+    }
+}
+
+impl KvLayers {
+    /// The layers of a layout by shape, in the order of the first one of each.
+    fn of(layout: &KvLayout) -> Vec<KvLayers> {
+        let mut shapes: Vec<KvLayers> = Vec::new();
+        for layer in layout.layers() {
+            let (kv_heads, key_dim, value_dim) = (layer.kv_heads, layer.key_dim, layer.stored_value_dim());
+            let one = KvLayers { layers: 1, kv_heads, key_dim, value_dim };
+            match shapes.iter_mut().find(|shape| KvLayers { layers: 1, ..**shape } == one) {
+                Some(shape) => shape.layers += 1,
+                None => shapes.push(one),
+            }
+        }
+        shapes
+    }
+
+    /// The numbers that they store of a sequence, in a model of `all` layers. Keys and values have one length.
+    fn term(&self, all: usize) -> String {
+        let KvLayers { layers, kv_heads, key_dim, value_dim } = *self;
+        let layers = if layers == all { layers.to_string() } else { format!("{layers} of {all}") };
+        match value_dim {
+            0 => format!("{layers} layers x tokens x {key_dim}"),
+            _ => format!("2 x {layers} layers x {kv_heads} KV heads x tokens x {key_dim}"),
+        }
     }
 }
 
@@ -326,119 +386,4 @@ fn row(cells: [&str; 6]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-    use kvik_kernels::KvFormats;
-    use kvik_model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
-
-    /// A model with these layers, heads, KV heads and head dimension.
-    fn config(layers: usize, heads: usize, kv_heads: usize, head_dim: usize) -> ModelConfig {
-        ModelConfig {
-            arch: Arch::Llama,
-            name: "shape".to_owned(),
-            layers,
-            d_model: heads * head_dim,
-            d_ff: 4 * heads * head_dim,
-            heads,
-            kv_heads,
-            head_dim,
-            vocab: 32000,
-            context: 4096,
-            norm_eps: 1e-5,
-            rope: RopeConfig {
-                theta: 10_000.0,
-                dims: head_dim,
-                style: RopeStyle::Interleaved,
-                scaling: RopeScaling::None,
-            },
-            extras: Extras::default(),
-        }
-    }
-
-    #[derive(Debug, clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        plan: PlanArgs,
-    }
-
-    #[test]
-    fn weights_take_what_they_are_converted_to() {
-        let bytes = |words: &[&str]| {
-            let args = Line::try_parse_from([&["plan"], words].concat()).unwrap().plan;
-            Plan::new(&args, &args.model.load().unwrap()).unwrap().weight_bytes
-        };
-        let (stored, converted) = (bytes(&[]), bytes(&["--weights", "f32"]));
-        assert!((3 * stored..4 * stored).contains(&converted), "{stored} in q8_0, {converted} in f32");
-    }
-
-    /// The figures of published models: 2 x layers x kv_heads x tokens x head_dim x bytes.
-    #[test]
-    fn the_formula_holds_for_mha_gqa_and_mqa() {
-        let cases = [
-            (config(32, 32, 32, 128), 2048, KvFormat::F16, 1 << 30),
-            (config(28, 16, 8, 128), 1, KvFormat::F32, 224 * 1024),
-            (config(28, 16, 8, 128), 4096, KvFormat::F16, 448 << 20),
-            (config(32, 32, 1, 128), 2048, KvFormat::F16, 32 << 20),
-        ];
-        for (config, tokens, format, expected) in cases {
-            let layout = ModelRunner::uniform_layout(&config, format);
-            let cost = FormatCost::new(
-                &layout,
-                ModelRunner::auxiliary(&config, &layout, STEP_ROWS),
-                tokens,
-                1,
-                0,
-                None,
-            );
-            assert_eq!(cost.bytes_per_token * tokens as u64, expected);
-        }
-    }
-
-    /// DeepSeek V2-Lite: 27 layers, 16 heads, one vector of 512 and 64 rotated dimensions.
-    #[test]
-    fn latent_attention_stores_one_vector_a_position() {
-        let latent = LatentConfig { query_rank: 0, rank: 512, unrotated: 128, rotated: 64, value: 128 };
-        let extras = Extras { latent: Some(latent), ..Extras::default() };
-        let model = ModelConfig { arch: Arch::DeepSeek2, extras, ..config(27, 16, 16, 192) };
-        let cost = |format| {
-            let layout = ModelRunner::uniform_layout(&model, format);
-            FormatCost::new(&layout, AuxiliaryState::default(), 1, 1, 0, None).bytes_per_token
-        };
-        assert_eq!(cost(KvFormat::F16), 27 * 576 * 2);
-        assert_eq!(cost(KvFormat::Q8), 27 * (576 + 8));
-        let formats = KvFormats { k: KvFormat::Q8, v: KvFormat::F32 };
-        assert_eq!(ModelRunner::uniform_layout(&model, formats).format_name(), "q8", "keys hold the values");
-    }
-
-    #[test]
-    fn users_that_forget_are_more_and_one_of_them_is_at_its_prompt() {
-        let layout = ModelRunner::uniform_layout(&config(2, 4, 2, 64), KvFormat::F16);
-        let block = layout.block_bytes() as u64;
-        let cost =
-            |retain: &str, blocks| RetainedCost::new(retain.parse().unwrap(), &layout, 1600, Some(blocks));
-        let quarter = cost("keydiff:0.25,every=16", 4 * 100);
-        // 400 positions and 16 more; 1,600 and the 400 that are copied.
-        assert_eq!((quarter.bytes_per_context, quarter.bytes_per_prompt), (26 * block, 125 * block));
-        assert_eq!(quarter.users_that_fit, Some(1 + 275 / 26));
-        assert_eq!(cost("keydiff:0.25,every=16", 124).users_that_fit, Some(0));
-        let tokens = cost("keydiff:160,every=16", 100);
-        assert_eq!(tokens.bytes_per_context, 11 * block);
-        assert_eq!(tokens.bytes_per_prompt, 21 * block, "a long prompt is thinned on the way");
-        let bytes = format!("keydiff:{}B,every=16", 160 * layout.token_bytes());
-        assert_eq!(cost(&bytes, 100), tokens, "bytes are those of all layers and heads");
-    }
-
-    #[test]
-    fn what_fits_is_counted_in_whole_blocks_beside_the_weights() {
-        let model = config(32, 32, 32, 128);
-        let layout = ModelRunner::uniform_layout(&model, KvFormat::F16);
-        let (held, gib, weights) =
-            (ModelRunner::auxiliary(&model, &layout, STEP_ROWS), 1u64 << 30, 3u64 << 30);
-        let cost = FormatCost::new(&layout, held, 2048, 2, weights, Some(weights + 5 * gib / 2));
-        assert_eq!(cost.bytes_with_weights, weights + 2 * gib);
-        assert_eq!((cost.users_that_fit, cost.tokens_that_fit), (Some(2), Some(5120)));
-        let none = FormatCost::new(&layout, held, 2048, 2, weights, Some(gib));
-        assert_eq!((none.users_that_fit, none.tokens_that_fit), (Some(0), Some(0)));
-    }
-}
+mod tests;
