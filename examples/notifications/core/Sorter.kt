@@ -163,6 +163,9 @@ class Sorter(private val dir: File, open: suspend (Settings) -> Model, private v
             changes.update { it.copy(phase = Phase.RESTING, failure = failure.message) }
         } catch (failure: IOException) {
             changes.update { it.copy(phase = Phase.RESTING, failure = failure.message) }
+        } catch (failure: SecurityException) {
+            // The system refuses what was allowed when it was set.
+            changes.update { it.copy(phase = Phase.RESTING, failure = failure.message) }
         }
     }
 

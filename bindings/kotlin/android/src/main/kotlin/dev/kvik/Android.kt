@@ -22,14 +22,23 @@ suspend fun Model.Companion.openAsset(
     open(asset.parcelFileDescriptor.fd, asset.startOffset, asset.length, options)
 }
 
-/** Opens a model that the user chose with the system's picker, where it lies: nothing is copied, and no permission asked. */
+/**
+ * Opens a model that the user chose with the system's picker, where it lies: nothing is copied, and no permission asked.
+ *
+ * @throws FileNotFoundException where the file is gone, or may no longer be read: what names it may be backed up, and the
+ * permission to read it is not.
+ */
 suspend fun Model.Companion.openDocument(
     context: Context,
     uri: Uri,
     options: ModelOptions = appOptions(context),
 ): Model {
-    val file = context.contentResolver.openFileDescriptor(uri, "r") ?: throw FileNotFoundException("$uri")
-    return file.use { open(it.fd, 0, options = options) }
+    val file = try {
+        context.contentResolver.openFileDescriptor(uri, "r")
+    } catch (denied: SecurityException) {
+        throw FileNotFoundException("$uri may no longer be read: choose the model again")
+    }
+    return (file ?: throw FileNotFoundException("$uri")).use { open(it.fd, 0, options = options) }
 }
 
 /** Tells the model what the system tells the app: for `Application.registerComponentCallbacks`. */
