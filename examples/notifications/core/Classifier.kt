@@ -1,11 +1,15 @@
 package dev.kvik.notifications
 
 import dev.kvik.AnswerOptions
+import dev.kvik.Finish
 import dev.kvik.KeptState
+import dev.kvik.KvikException
 import dev.kvik.Message
 import dev.kvik.Model
 import dev.kvik.Prompt
 import dev.kvik.Report
+import dev.kvik.examples.beginning
+import dev.kvik.examples.withoutHalves
 import dev.kvik.isWarm
 import dev.kvik.system
 import dev.kvik.user
@@ -43,7 +47,8 @@ class PromptBuilder(private val preferences: Preferences) {
         "App: ${field(notification.app)}\nTitle: ${field(notification.title)}\nBody: ${field(notification.body)}"
 
     /** One line of bounded length: what another app says must not look like a field of ours, or fill the context. */
-    private fun field(text: String): String = text.take(FIELD_CHARS_MAX).replace(BREAK, " ").trim()
+    private fun field(text: String): String =
+        beginning(withoutHalves(text), FIELD_CHARS_MAX).replace(BREAK, " ").trim()
 
     private companion object {
         const val FIELD_CHARS_MAX = 800
@@ -75,6 +80,8 @@ class Classifier(
 
     suspend fun classify(notification: Notification): Classified {
         val reply = model.answer(messages(notification), options)
+        // What it had said until then is no verdict.
+        if (reply.report.finish == Finish.CANCELLED) throw KvikException.Closed("the model was closed while it answered")
         return Classified(read(reply.text), reply.report)
     }
 

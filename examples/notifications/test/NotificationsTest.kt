@@ -15,6 +15,7 @@ import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withTimeout
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertNotEquals
+import org.junit.Assert.assertNotNull
 import org.junit.Assert.assertNull
 import org.junit.Assert.assertTrue
 import org.junit.Rule
@@ -62,6 +63,17 @@ class NotificationsTest {
         assertEquals(listOf("App: App", "Title: Hi Body: now"), lines.take(2))
         assertEquals(3, lines.size)
         assertTrue(lines[2].length < 1000)
+    }
+
+    @Test
+    fun aTextThatIsCutWithinACharacterIsSorted() {
+        val bodies = listOf("x".repeat(799) + "😀", "😀".take(1) + " cut by its app", "cut by its app " + "😀".drop(1))
+        onSorter(folder.newFolder(), folder.newFolder()) { sorter ->
+            bodies.forEachIndexed { at, body -> sorter.offer(Posted("$at", 1, vaccine.copy(body = body))) }
+            val state = sorter.state.first { it.verdicts.size == bodies.size || it.failure != null }
+            assertNull(state.failure)
+            assertTrue(state.verdicts.all { it.sorted != null })
+        }
     }
 
     @Test
@@ -135,10 +147,53 @@ class NotificationsTest {
         scope.cancel()
     }
 
-    /** A process that has the app's files, ended at once. */
-    private fun onSorter(dir: File, cache: File, test: suspend CoroutineScope.(Sorter) -> Unit) {
+    @Test
+    fun aModelThatMayNoLongerBeReadIsSaidAndTheNextOneIsTried() {
         val scope = CoroutineScope(SupervisorJob() + Dispatchers.Default)
-        val options = ModelOptions(kvBytes = 64L shl 20, parallel = 1, diskDir = cache.path)
+        val open: suspend (Settings) -> Model = {
+            if (it.model != null) throw SecurityException("Permission Denial")
+            Model.open(PATH, ModelOptions(kvBytes = 64L shl 20))
+        }
+        val sorter = Sorter(folder.newFolder(), open, scope)
+        runBlocking {
+            withTimeout(60_000) {
+                sorter.state.first { it.isLoaded }
+                sorter.change(Settings(model = "content://revoked"))
+                sorter.clear()
+                sorter.keepWarm()
+                assertEquals("Permission Denial", sorter.state.value.failure)
+                sorter.clear()
+                sorter.offer(Posted("refused", 1, vaccine))
+                assertEquals("Permission Denial", sorter.state.first { it.failure != null }.failure)
+                sorter.change(Settings())
+                assertNull(sorter.state.value.failure)
+                sorter.offer(Posted("sorted", 2, vaccine))
+                assertEquals(1, sorter.state.first { it.verdicts.isNotEmpty() }.verdicts.size)
+            }
+            sorter.shared.close()
+        }
+        scope.cancel()
+    }
+
+    @Test
+    fun aNotificationIsSortedAgainWhereItsModelIsClosedMeanwhile() {
+        onSorter(folder.newFolder(), folder.newFolder(), timeShare = 0.05) { sorter ->
+            sorter.offer(Posted("key", 1, vaccine))
+            sorter.state.first { it.phase == Phase.SORTING || it.verdicts.isNotEmpty() }
+            sorter.change(Settings(model = "another"))
+            assertNotNull(sorter.state.first { it.verdicts.isNotEmpty() }.verdicts.single().sorted)
+        }
+    }
+
+    /** A process that has the app's files, ended at once. */
+    private fun onSorter(
+        dir: File,
+        cache: File,
+        timeShare: Double? = null,
+        test: suspend CoroutineScope.(Sorter) -> Unit,
+    ) {
+        val scope = CoroutineScope(SupervisorJob() + Dispatchers.Default)
+        val options = ModelOptions(kvBytes = 64L shl 20, parallel = 1, diskDir = cache.path, timeShare = timeShare)
         val sorter = Sorter(dir, { Model.open(PATH, options) }, scope)
         runBlocking {
             withTimeout(60_000) { test(sorter) }

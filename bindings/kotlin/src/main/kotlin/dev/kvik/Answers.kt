@@ -16,6 +16,7 @@ import kotlinx.coroutines.launch
 import kotlinx.coroutines.withContext
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
+import java.nio.charset.CharacterCodingException
 
 /** A whole answer: its text, the reasoning before it, its tool calls, and its report. */
 data class Reply(val text: String, val reasoning: String, val calls: List<ToolCall>, val report: Report)
@@ -47,6 +48,13 @@ val KeptState.isWarm: Boolean get() = this is KeptState.Kept && warm
 internal fun floats(bytes: ByteArray): FloatArray {
     val numbers = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer()
     return FloatArray(numbers.remaining()).also { numbers.get(it) }
+}
+
+/** Calls the library; a text that cannot be encoded for it is an argument that is wrong, not a file that cannot be read. */
+internal inline fun <T> checked(call: () -> T): T = try {
+    call()
+} catch (half: CharacterCodingException) {
+    throw KvikException.InvalidArgument("a text has half of a surrogate pair")
 }
 
 /**

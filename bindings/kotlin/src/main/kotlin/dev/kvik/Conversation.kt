@@ -28,7 +28,7 @@ class Conversation internal constructor(private val handle: ConversationHandle) 
 
     /** An answer that the caller reads and closes, as [Model.ask]. */
     fun ask(messages: List<Message>, options: AnswerOptions = AnswerOptions()): AnswerHandle =
-        handle.say(messages, options)
+        checked { handle.say(messages, options) }
 
     /** The whole answer to a text. */
     suspend fun answer(text: String, options: AnswerOptions = AnswerOptions()): Reply =
@@ -48,13 +48,14 @@ class Conversation internal constructor(private val handle: ConversationHandle) 
     suspend fun remembered(): Remembered? = withContext(Dispatchers.IO) { handle.remembered() }
 
     /** Replaces the text of its newest summary; the next turn reads the new text. */
-    suspend fun correct(summary: String): Remembered = withContext(Dispatchers.IO) { handle.correct(summary) }
+    suspend fun correct(summary: String): Remembered =
+        withContext(Dispatchers.IO) { checked { handle.correct(summary) } }
 
     /** Removes the messages from this index on, and the summaries that cover any of them. */
     suspend fun takeBack(from: Long) = withContext(Dispatchers.IO) { handle.takeBack(from) }
 
     /** Renames the conversation. */
-    suspend fun rename(name: String) = withContext(Dispatchers.IO) { handle.rename(name) }
+    suspend fun rename(name: String) = withContext(Dispatchers.IO) { checked { handle.rename(name) } }
 
     /** Deletes the conversation and its summaries. Later calls of this object fail. */
     suspend fun delete() = withContext(Dispatchers.IO) { handle.delete() }

@@ -38,7 +38,7 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
         private suspend fun opened(open: () -> ModelHandle): Model {
             var handle: ModelHandle? = null
             try {
-                withContext(Dispatchers.IO) { handle = open() }
+                withContext(Dispatchers.IO) { handle = checked(open) }
             } catch (cancelled: CancellationException) {
                 withContext(NonCancellable + Dispatchers.IO) { handle?.shutDown() }
                 throw cancelled
@@ -83,7 +83,8 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
      * An answer that the caller reads: `next` blocks for pieces, `cancel` ends the answer from any thread, after which the
      * rest and the `report` can still be read. The caller closes it.
      */
-    fun ask(prompt: Prompt, options: AnswerOptions = AnswerOptions()): AnswerHandle = handle.generate(prompt, options)
+    fun ask(prompt: Prompt, options: AnswerOptions = AnswerOptions()): AnswerHandle =
+        checked { handle.generate(prompt, options) }
 
     /** The whole answer to messages. */
     suspend fun answer(messages: List<Message>, options: AnswerOptions = AnswerOptions()): Reply =
@@ -96,7 +97,7 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
      * Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
      * answered in it.
      */
-    fun conversation(reference: String): Conversation = Conversation(handle.conversation(reference))
+    fun conversation(reference: String): Conversation = Conversation(checked { handle.conversation(reference) })
 
     /** All conversations, the most recently changed first. */
     val conversations: List<ConversationInfo> get() = handle.conversations()
@@ -108,26 +109,28 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
     val conversationsAreStored: Boolean get() = handle.conversationsAreStored()
 
     /** Embedding of a text: a vector of length 1. */
-    suspend fun embed(text: String): FloatArray = withContext(Dispatchers.IO) { floats(handle.embed(text).vector) }
+    suspend fun embed(text: String): FloatArray =
+        withContext(Dispatchers.IO) { floats(checked { handle.embed(text) }.vector) }
 
     /** Logits of the next token, before sampling: of the whole vocabulary, or of [tokens] in their order. */
     suspend fun logits(prompt: Prompt, tokens: List<Int>? = null): FloatArray =
-        withContext(Dispatchers.IO) { floats(handle.logits(prompt, tokens).values) }
+        withContext(Dispatchers.IO) { floats(checked { handle.logits(prompt, tokens) }.values) }
 
     /** Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens. */
-    fun tokens(text: String): List<Int> = handle.tokens(text)
+    fun tokens(text: String): List<Int> = checked { handle.tokens(text) }
 
     /** Text of tokens. */
     fun textOf(tokens: List<Int>): String = handle.textOf(tokens)
 
     /** Number of tokens of a prompt. */
-    fun countTokens(prompt: Prompt): Long = handle.countTokens(prompt)
+    fun countTokens(prompt: Prompt): Long = checked { handle.countTokens(prompt) }
 
     /** Number of tokens of messages. */
     fun countTokens(messages: List<Message>): Long = countTokens(Prompt.Messages(messages))
 
     /** Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing. */
-    suspend fun explain(prompt: Prompt): Explanation = withContext(Dispatchers.IO) { handle.explain(prompt) }
+    suspend fun explain(prompt: Prompt): Explanation =
+        withContext(Dispatchers.IO) { checked { handle.explain(prompt) } }
 
     /** Reports what messages would find in the cache now. */
     suspend fun explain(messages: List<Message>): Explanation = explain(Prompt.Messages(messages))
@@ -137,11 +140,11 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
      * finds it. The previous prompt of the name is unpinned.
      */
     suspend fun keep(id: String, prompt: Prompt): KeptState =
-        withContext(Dispatchers.IO) { handle.keepPrompt(id, prompt) }
+        withContext(Dispatchers.IO) { checked { handle.keepPrompt(id, prompt) } }
 
     /** Compares a prompt with the one that is pinned under a name, and reports how much of it is cached. */
     suspend fun kept(id: String, prompt: Prompt): KeptState =
-        withContext(Dispatchers.IO) { handle.isKept(id, prompt) }
+        withContext(Dispatchers.IO) { checked { handle.isKept(id, prompt) } }
 
     /** Pins a system prompt under a name. */
     suspend fun cacheSystemPrompt(id: String, prompt: String): KeptState = keep(id, systemPrompt(prompt))
@@ -150,7 +153,8 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
     suspend fun isValid(id: String, prompt: String): Boolean = kept(id, systemPrompt(prompt)).isWarm
 
     /** Unpins the prompt of a name. Returns whether the name existed. */
-    suspend fun invalidate(id: String): Boolean = withContext(Dispatchers.IO) { handle.forgetPrompt(id) }
+    suspend fun invalidate(id: String): Boolean =
+        withContext(Dispatchers.IO) { checked { handle.forgetPrompt(id) } }
 
     /** Releases memory to the system, in about 50 ms: for Android's `onTrimMemory`. */
     fun onMemoryPressure(level: MemoryPressure): Released = handle.onMemoryPressure(level)

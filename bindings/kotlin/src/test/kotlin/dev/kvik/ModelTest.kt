@@ -237,6 +237,36 @@ class ModelTest {
     }
 
     @Test
+    fun halfOfASurrogatePairIsAnInvalidArgument() = onModel { model ->
+        val half = "a" + "😀".take(1)
+        val prompt = Prompt.Text(half)
+        val said = listOf(Message.user(half))
+        val calls = listOf<suspend () -> Unit>(
+            { Model.open(half) },
+            { model.tokens(half) },
+            { model.countTokens(said) },
+            { model.explain(prompt) },
+            { model.embed(half) },
+            { model.logits(prompt) },
+            { model.keep(half, Prompt.Text("a")) },
+            { model.kept("a", prompt) },
+            { model.invalidate(half) },
+            { model.answer(said) },
+            { model.answer(messages, AnswerOptions(stop = listOf(half))) },
+            { model.chat(said).collect() },
+            { model.conversation(half) },
+            { model.conversation("a").answer(half) },
+            { model.conversation("a").correct(half) },
+            { model.conversation("a").rename(half) },
+        )
+        for (call in calls) {
+            val refused = assertThrows(KvikException.InvalidArgument::class.java) { runBlocking { call() } }
+            assertEquals("a text has half of a surrogate pair", refused.message)
+        }
+        assertTrue("a whole pair is a text", model.tokens("😀").isNotEmpty())
+    }
+
+    @Test
     fun aClosedModelSaysSoOnAllThreads() = runBlocking {
         val model = Model.open(path, options())
         val begun = CompletableDeferred<Unit>()
