@@ -66,7 +66,7 @@ private suspend fun <T> inThreeParts(path: String, dir: File, memory: Memory, ac
 private fun options(dir: File, purpose: Purpose) = ModelOptions(
     kvBytes = 24L shl 20,
     kvFormat = purpose.kvFormat,
-    parallel = 1,
+    parallel = purpose.parallel,
     diskDir = dir.resolve("cache").path.takeIf { purpose == Purpose.CHAT },
     conversationsDir = dir.resolve("conversations").path.takeIf { purpose == Purpose.CHAT },
 )

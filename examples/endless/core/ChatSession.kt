@@ -7,13 +7,12 @@ import dev.kvik.Model
 import dev.kvik.Piece
 import dev.kvik.Report
 import dev.kvik.SharedModel
-import dev.kvik.assistant
-import dev.kvik.user
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.awaitCancellation
+import kotlinx.coroutines.cancelAndJoin
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
@@ -29,8 +28,8 @@ class ChatConfig(
     /** The first part: what the model is told before all else. */
     val prefix: String,
     val words: Words,
-    /** How tokens are drawn. */
-    val answer: AnswerOptions,
+    /** How tokens are drawn; what is not set is as the model's makers recommend it. */
+    val answer: AnswerOptions = AnswerOptions(),
 )
 
 /** All that the screen shows of a conversation. */
@@ -90,9 +89,13 @@ class ChatSession(
         turn?.cancel()
     }
 
-    /** Ends the answer, and returns when what was computed may be written to disk. */
-    suspend fun pause() {
-        turn?.apply { cancel(); join() }
+    /**
+     * Ends the answer, and then the summary that it may have begun, which a later answer begins again. Returns when nothing
+     * computes or writes for the conversation any more.
+     */
+    suspend fun end() {
+        turn?.cancelAndJoin()
+        summary?.cancelAndJoin()
     }
 
     /** Holds the model open and the conversation in its cache until the caller is cancelled: while the screen is seen. */
@@ -109,7 +112,7 @@ class ChatSession(
     /** Takes back the exchanges from an index on. */
     suspend fun takeBack(from: Int) {
         state.first { it.isLoaded }
-        summary?.apply { cancel(); join() }
+        summary?.cancelAndJoin()
         withContext(Dispatchers.IO) { file.tookBack(from) }
         changes.update { it.copy(transcript = it.transcript.takenBack(from)) }
     }
@@ -134,8 +137,7 @@ class ChatSession(
         val maxTokens = minOf(config.answer.maxTokens ?: bounds.answerMax, bounds.answerMax)
         val options = config.answer.copy(maxTokens = maxTokens, reasoning = false, seed = Random.nextLong())
         val text = read(model, messages, options)
-        val said = listOf(Message.user(question), Message.assistant(text))
-        val exchange = Exchange(question, text, model.countTokens(said))
+        val exchange = Exchange(question, text, prompts.tokensOf(model, question, text))
         // From here on it is said, whatever the caller wants.
         withContext(NonCancellable) {
             withContext(Dispatchers.IO) { file.answered(exchange) }
@@ -160,17 +162,24 @@ class ChatSession(
         if (recentTokens <= bounds.recentMax + bounds.trigger || summary?.isActive == true) return
         summary = scope.launch {
             changes.update { it.copy(isSummarising = true) }
-            reporting { summarise(summariser, bounds) }
-            changes.update { it.copy(isSummarising = false) }
+            try {
+                reporting { summarise(summariser, bounds) }
+            } finally {
+                changes.update { it.copy(isSummarising = false) }
+            }
         }
     }
 
     /** The chat goes on meanwhile, with the old summary; the new one is read from the next turn on. */
     private suspend fun summarise(summariser: Summariser, bounds: Bounds) {
         val transcript = state.value.transcript
-        val new = summariser.summarise(transcript, toSummarise(transcript, bounds.recentMax)) ?: return
-        withContext(Dispatchers.IO) { file.summarised(new) }
-        changes.update { it.copy(transcript = it.transcript.copy(summary = new)) }
+        val oldest = toSummarise(transcript, bounds.recentMax)
+        val new = summariser.summarise(transcript, oldest, bounds.summaryMax) ?: return
+        // From here on it is in the file, and what is shown is what the file says.
+        withContext(NonCancellable) {
+            withContext(Dispatchers.IO) { file.summarised(new) }
+            changes.update { it.copy(transcript = it.transcript.copy(summary = new)) }
+        }
         chat.use { prefill(it) }
     }
 
@@ -188,6 +197,9 @@ class ChatSession(
         } catch (failure: KvikException) {
             changes.update { it.copy(failure = failure.message) }
         } catch (failure: IOException) {
+            changes.update { it.copy(failure = failure.message) }
+        } catch (failure: SecurityException) {
+            // The system refuses what was allowed when it was set.
             changes.update { it.copy(failure = failure.message) }
         }
     }

@@ -1,7 +1,7 @@
 package dev.kvik.endless
 
-import dev.kvik.AnswerOptions
 import dev.kvik.Model
+import dev.kvik.ModelOptions
 import dev.kvik.SharedModel
 import dev.kvik.examples.line
 import dev.kvik.examples.readLines
@@ -34,7 +34,36 @@ enum class SummaryContext {
 }
 
 /** What a model is opened for. */
-enum class Purpose(val kvFormat: String) { CHAT("q8"), SUMMARIES("q4") }
+enum class Purpose(val kvFormat: String, val parallel: Long) {
+    /** A summary in the chat's own context is made beside an answer, not before it. */
+    CHAT("q8", 2),
+    SUMMARIES("q4", 1),
+}
+
+/** 9,000 tokens of Qwen3-0.6B in q8, which takes 57.75 KiB a token. */
+private const val CHAT_KV_BYTES = 512L shl 20
+
+/**
+ * The old summary, what was said since, and the new one: 5,700 tokens of Qwen3-0.6B in q4, which takes 28.4 KiB a token. No
+ * context is asked for: of a model that takes more a token less fits, and that is read.
+ */
+private const val SUMMARIES_KV_BYTES = 160L shl 20
+
+/** How a model is opened for a purpose by an app whose models have these options. */
+fun optionsFor(purpose: Purpose, app: ModelOptions): ModelOptions = when (purpose) {
+    Purpose.CHAT -> app.copy(kvFormat = purpose.kvFormat, parallel = purpose.parallel, kvBytes = CHAT_KV_BYTES)
+    // Nothing of a summary's context is read again, so none of it is written; half of the time leaves turns the other.
+    Purpose.SUMMARIES -> ModelOptions(
+        kvFormat = purpose.kvFormat,
+        parallel = purpose.parallel,
+        kvBytes = SUMMARIES_KV_BYTES,
+        timeShare = 0.5,
+    )
+}
+
+/** How all conversations are answered. */
+fun configOf(settings: Settings): ChatConfig =
+    ChatConfig(settings.prefix, if (settings.model == null) Words.EMBEDDED else Words.ANY)
 
 /** A conversation in the list. */
 data class Head(val id: String, val name: String, val updatedMs: Long, val exchanges: Int)
@@ -56,7 +85,7 @@ class Chats(private val dir: File, private val scope: CoroutineScope, open: susp
     /** From now on all is answered so. Conversations stay; what was computed of them with another prefix or model does not. */
     suspend fun change(settings: Settings) {
         withContext(Dispatchers.IO) { replace(settingsFile, settings.run { line(prefix, model, summaries) }) }
-        sessions.values.forEach { it.pause() }
+        sessions.values.forEach { it.end() }
         sessions.clear()
         known = settings
         chat.close()
@@ -80,21 +109,19 @@ class Chats(private val dir: File, private val scope: CoroutineScope, open: susp
     suspend fun rename(id: String, name: String) = withContext(Dispatchers.IO) { TranscriptFile(file(id)).renamed(name) }
 
     suspend fun delete(id: String) {
-        sessions.remove(id)?.pause()
+        sessions.remove(id)?.end()
         withContext(Dispatchers.IO) { file(id).delete() }
     }
 
-    /** The app is hidden: answers end, their questions become drafts, and what was computed goes to disk. */
+    /** The app is hidden: answers and summaries end, questions become drafts, and what was computed goes to disk. */
     suspend fun onHidden() {
-        sessions.values.forEach { it.pause() }
+        sessions.values.forEach { it.end() }
         chat.onBackground()
     }
 
     private fun new(id: String, settings: Settings): ChatSession {
-        val isEmbedded = settings.model == null
-        val words = if (isEmbedded) Words.EMBEDDED else Words.ANY
-        val summariser = Summariser(if (settings.summaries == SummaryContext.OWN) summaries else chat, words)
-        val config = ChatConfig(settings.prefix, words, if (isEmbedded) AnswerOptions() else CHAT_SAMPLING)
+        val config = configOf(settings)
+        val summariser = Summariser(if (settings.summaries == SummaryContext.OWN) summaries else chat, config.words)
         return ChatSession(TranscriptFile(file(id)), chat, summariser, config, scope)
     }
 
@@ -118,8 +145,5 @@ class Chats(private val dir: File, private val scope: CoroutineScope, open: susp
 
         /** Two contexts have the weights twice; the next summary is dozens of turns away. */
         val SUMMARIES_IDLE = 5.seconds
-
-        /** What Qwen3's makers recommend without reasoning. */
-        val CHAT_SAMPLING = AnswerOptions(temperature = 0.7, topP = 0.8, topK = 20, minP = 0.0)
     }
 }

@@ -3,6 +3,8 @@ package dev.kvik.endless
 import dev.kvik.Message
 import dev.kvik.Model
 import dev.kvik.assistant
+import dev.kvik.examples.beginning
+import dev.kvik.examples.ending
 import dev.kvik.system
 import dev.kvik.user
 
@@ -87,6 +89,17 @@ class ThreeParts(private val prefix: String, private val words: Words) {
         return messages to parts
     }
 
+    /**
+     * The tokens that an exchange adds to the prompt of a later question. A template may write the prefix into the first
+     * question, and the last answer unlike those before it.
+     */
+    fun tokensOf(model: Model, question: String, answer: String): Long {
+        val first = listOf(Message.system(prefix))
+        val exchange = listOf(Message.user(question), Message.assistant(answer))
+        val next = Message.user("?")
+        return model.countTokens(first + exchange + next) - model.countTokens(first + next)
+    }
+
     private fun messages(transcript: Transcript, recent: List<Exchange>, question: String?): List<Message> = buildList {
         add(Message.system(told(transcript.summary)))
         for (exchange in recent) {
@@ -114,13 +127,18 @@ fun toSummarise(transcript: Transcript, tokensMax: Long): List<Exchange> {
 
 /**
  * Exchanges with at most so many tokens, as the document samples what a summary is made of: a quarter from the beginning, a
- * quarter from the end, and even steps between. Whole exchanges instead of its single tokens, which make no sentences.
+ * quarter from the end, and even steps between. Whole exchanges instead of its single tokens, which make no sentences; of one
+ * that is longer than a quarter its beginning and its end, since the summary stands for it as for all others.
  */
 fun sample(exchanges: List<Exchange>, room: Long): List<Exchange> {
     if (tokens(exchanges) <= room) return exchanges
-    val head = within(exchanges, room / 4)
-    val tail = within(exchanges.drop(head.size).asReversed(), room / 4).asReversed()
-    val middle = exchanges.subList(head.size, exchanges.size - tail.size)
+    val quarter = room / 4
+    if (quarter <= 0) return emptyList()
+    val short = exchanges.map { shortened(it, quarter) }
+    if (tokens(short) <= room) return short
+    val head = first(short, quarter)
+    val tail = first(short.drop(head.size).asReversed(), quarter).asReversed()
+    val middle = short.subList(head.size, short.size - tail.size)
     val left = room - tokens(head) - tokens(tail)
     val step = (tokens(middle) / maxOf(left, 1) + 1).coerceAtMost(Int.MAX_VALUE.toLong()).toInt()
     return head + within(middle.filterIndexed { index, _ -> index % step == 0 }, left) + tail
@@ -128,7 +146,29 @@ fun sample(exchanges: List<Exchange>, room: Long): List<Exchange> {
 
 private fun tokens(exchanges: List<Exchange>): Long = exchanges.sumOf { it.tokens }
 
-private fun within(exchanges: List<Exchange>, room: Long): List<Exchange> {
+/** The first exchanges, as many as fit. */
+private fun first(exchanges: List<Exchange>, room: Long): List<Exchange> {
     var tokens = 0L
     return exchanges.takeWhile { tokens += it.tokens; tokens <= room }
 }
+
+/** The exchanges without those that no longer fit behind the ones before them. */
+private fun within(exchanges: List<Exchange>, room: Long): List<Exchange> {
+    var left = room
+    return exchanges.filter { exchange -> (exchange.tokens <= left).also { fits -> if (fits) left -= exchange.tokens } }
+}
+
+/** An exchange of about so many tokens at most: a question as short as most are stays whole beside a long answer. */
+private fun shortened(exchange: Exchange, tokensMax: Long): Exchange {
+    if (exchange.tokens <= tokensMax) return exchange
+    val (question, answer) = exchange
+    val charsMax = ((question.length + answer.length) * tokensMax / exchange.tokens).toInt()
+    return Exchange(
+        ends(question, charsMax - minOf(answer.length, charsMax / 2)),
+        ends(answer, charsMax - minOf(question.length, charsMax / 2)),
+        tokensMax,
+    )
+}
+
+private fun ends(text: String, charsMax: Int): String =
+    if (text.length <= charsMax) text else "${beginning(text, charsMax / 2)} … ${ending(text, charsMax / 2)}"

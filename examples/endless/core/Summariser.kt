@@ -1,7 +1,9 @@
 package dev.kvik.endless
 
 import dev.kvik.AnswerOptions
+import dev.kvik.Finish
 import dev.kvik.Message
+import dev.kvik.Model
 import dev.kvik.SharedModel
 import dev.kvik.system
 import dev.kvik.user
@@ -11,15 +13,32 @@ import dev.kvik.user
  * in the document, so that the chat's cache and its answers are left alone.
  */
 class Summariser(private val shared: SharedModel, private val words: Words) {
-    /** A summary of the old one and what was said since; none where the model says nothing. */
-    suspend fun summarise(transcript: Transcript, exchanges: List<Exchange>): Summary? = shared.use { model ->
-        val tokensMax = Bounds.of(model.contextTokens).summaryMax
+    /**
+     * A summary of the old one and what was said since, for which the chat has room for so many tokens; none where the model
+     * says nothing, or its context has no room to read.
+     */
+    suspend fun summarise(transcript: Transcript, exchanges: List<Exchange>, tokensMax: Long): Summary? = shared.use { model ->
         val old = transcript.summary
-        val room = model.contextTokens - tokensMax - (old?.tokens ?: 0) - WORDS_TOKENS
-        val asked = listOf(Message.system(words.system), Message.user(asked(old, sample(exchanges, room))))
-        val reply = model.answer(asked, AnswerOptions(maxTokens = tokensMax, reasoning = false))
+        val request = request(model, old, exchanges, tokensMax) ?: return@use null
+        val reply = model.answer(request, AnswerOptions(maxTokens = tokensMax, reasoning = false))
+        // The model was closed: half a sentence would stand for the exchanges for good.
+        if (reply.report.finish == Finish.CANCELLED) return@use null
         val text = reply.text.trim().ifEmpty { return@use null }
         Summary(text, reply.report.generatedTokens, transcript.covered + exchanges.size, (old?.updates ?: 0) + 1)
+    }
+
+    /**
+     * What the model is asked, beside which a summary fits its context. The tokens of exchanges are estimates here, of
+     * shortened ones and of another model's: where they were too low, half of the room is filled, and so on.
+     */
+    private fun request(model: Model, old: Summary?, exchanges: List<Exchange>, tokensMax: Long): List<Message>? {
+        val promptMax = model.contextTokens - tokensMax
+        val room = promptMax - (old?.tokens ?: 0L) - WORDS_TOKENS
+        return generateSequence(room) { before -> (before / 2).takeIf { it > 0 } }
+            .map { sample(exchanges, it) }
+            .takeWhile { it.isNotEmpty() }
+            .map { listOf(Message.system(words.system), Message.user(asked(old, it))) }
+            .firstOrNull { model.countTokens(it) <= promptMax }
     }
 
     private fun asked(old: Summary?, exchanges: List<Exchange>): String {

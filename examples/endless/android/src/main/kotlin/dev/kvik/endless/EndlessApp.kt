@@ -5,7 +5,6 @@ import android.content.Context
 import android.content.ComponentCallbacks2
 import android.net.Uri
 import dev.kvik.Model
-import dev.kvik.ModelOptions
 import dev.kvik.appOptions
 import dev.kvik.callbacks
 import dev.kvik.openAsset
@@ -39,32 +38,13 @@ class EndlessApp : Application() {
     }
 
     private suspend fun open(settings: Settings, purpose: Purpose): Model {
-        val options = optionsFor(purpose)
+        val options = optionsFor(purpose, appOptions(this))
         val chosen = settings.model ?: return Model.openAsset(this, EMBEDDED, options)
         return Model.openDocument(this, Uri.parse(chosen), options)
     }
 
-    private fun optionsFor(purpose: Purpose): ModelOptions = when (purpose) {
-        Purpose.CHAT -> appOptions(this).copy(kvFormat = purpose.kvFormat, parallel = 1, kvBytes = CHAT_KV_BYTES)
-        // Nothing of a summary's context is read again, so none of it is written; half of the time leaves turns the other.
-        Purpose.SUMMARIES -> ModelOptions(
-            kvFormat = purpose.kvFormat,
-            parallel = 1,
-            kvBytes = SUMMARIES_KV_BYTES,
-            contextTokens = SUMMARIES_CONTEXT,
-            timeShare = 0.5,
-        )
-    }
-
     private companion object {
         const val EMBEDDED = "kvik-tiny-q8_0.gguf"
-
-        /** 8,192 tokens of Qwen3-0.6B in q8, which has 60 KiB a token. */
-        const val CHAT_KV_BYTES = 512L shl 20
-
-        /** The old summary, what was said since, and the new one, in q4 of 32 KiB a token. */
-        const val SUMMARIES_CONTEXT = 4096L
-        const val SUMMARIES_KV_BYTES = 160L shl 20
     }
 }
 
