@@ -156,7 +156,7 @@ static void write_answer(const Line *line, const Said *said, const KvikReport *r
 
 static KvikStatus answer(Runner *runner, const Line *line) {
     only(line, " prompt times conversation system user assistant max_tokens min_tokens temperature top_p top_k min_p seed stop"
-               " tools tool_choice json_schema regex grammar counts cancel_after ");
+               " tools tool_choice json_schema regex grammar retention counts cancel_after ");
     const char *stop[ARGUMENTS_MAX];
     KvikAnswerOptions options = {.max_tokens = number(line, "max_tokens"),
                                  .min_tokens = number(line, "min_tokens"),
@@ -170,7 +170,8 @@ static KvikStatus answer(Runner *runner, const Line *line) {
                                  .tool_choice = find(line, "tool_choice"),
                                  .json_schema = find(line, "json_schema"),
                                  .regex = find(line, "regex"),
-                                 .grammar = find(line, "grammar")};
+                                 .grammar = find(line, "grammar"),
+                                 .retention = find(line, "retention")};
     for (size_t i = 0; i < line->count; i++)
         if (strcmp(line->arguments[i].name, "stop") == 0)
             stop[options.stop_count++] = line->arguments[i].value;

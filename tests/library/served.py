@@ -72,7 +72,7 @@ class Served:
         if line.find("cancel_after"):
             return {}
         asked = {name: read(line.get(name)) for name, read in ASKED.items() if line.find(name)}
-        answer = self.server.post(path, body | asked | form(line) | {"stop": line.all("stop")})
+        answer = self.server.post(path, body | asked | form(line) | retained(line, body) | {"stop": line.all("stop")})
         if answer.status != 200:
             return {"error": True}
         choice, usage = answer.json["choices"][0], answer.json["usage"]
@@ -196,6 +196,12 @@ def form(line: Line) -> dict[str, object]:
         asked["json_schema"] = json.loads(schema)
     names = {"regex": "regex", "grammar": "grammar_lark"}
     return asked | {field: line.get(name) for name, field in names.items() if line.find(name)}
+
+
+def retained(line: Line, body: dict) -> dict[str, object]:
+    """Which part of its prompt the answer reads, beside what the body has in `kvik` already."""
+    retention = line.find("retention")
+    return {"kvik": body.get("kvik", {}) | {"retain": retention}} if retention else {}
 
 
 def messages(line: Line) -> list[dict[str, str]]:

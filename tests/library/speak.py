@@ -18,7 +18,7 @@ OPEN = {"as", "file", "disk", "conversations", "kv_bytes", "context_tokens", "th
 NUMBERS: dict[str, Callable[[str], float]] = {
     "max_tokens": int, "min_tokens": int, "temperature": float, "top_p": float, "top_k": int, "min_p": float, "seed": int,
 }
-WORDS = {"tool_choice", "regex", "grammar"}
+WORDS = {"tool_choice", "regex", "grammar", "retention"}
 ASKED = {"prompt", "times", "conversation", "system", "user", "assistant"}
 ANSWER = {*ASKED, "stop", "tools", "json_schema", "counts", "cancel_after", *WORDS, *NUMBERS}
 KINDS = [

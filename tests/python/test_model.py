@@ -67,6 +67,14 @@ def test_an_answer_that_repeats_itself_ends_where_that_is_asked_for(model):
     assert said < 10 and finish == kvik.Finish.LOOP
 
 
+def test_an_answer_reads_a_part_of_a_long_prompt(model, text):
+    answer = model.generate(text, max_tokens=1, retention="h2o:0.5")
+    answer.text()
+    assert answer.report.reason == kvik.Reason.RETAINED and answer.report.cached_tokens == 0
+    with pytest.raises(kvik.InvalidArgumentError, match="`retention` is wrong"):
+        model.generate(text, retention="not-a-policy")
+
+
 def test_threads_share_a_model(model):
     expect = model.generate("A letter came in winter, and", max_tokens=16).text()
     said = []

@@ -1398,7 +1398,7 @@ class AnswerOptions:
     Options of an answer. A setting of the sampler that is missing is the model's: what its makers recommend, else kvik's
     default.
 """
-    def __init__(self, *, max_tokens:typing.Optional[int] = _DEFAULT, min_tokens:int = 0, stop:typing.List[str] = _DEFAULT, stop_loops:bool = False, temperature:typing.Optional[float] = _DEFAULT, top_p:typing.Optional[float] = _DEFAULT, top_k:typing.Optional[int] = _DEFAULT, min_p:typing.Optional[float] = _DEFAULT, repetition_penalty:typing.Optional[float] = _DEFAULT, presence_penalty:typing.Optional[float] = _DEFAULT, frequency_penalty:typing.Optional[float] = _DEFAULT, seed:typing.Optional[int] = _DEFAULT, reasoning:typing.Optional[bool] = _DEFAULT, tools:typing.Optional[str] = _DEFAULT, tool_choice:typing.Optional[str] = _DEFAULT, parallel_tool_calls:typing.Optional[bool] = _DEFAULT, constraint:typing.Optional[Constraint] = _DEFAULT):
+    def __init__(self, *, max_tokens:typing.Optional[int] = _DEFAULT, min_tokens:int = 0, stop:typing.List[str] = _DEFAULT, stop_loops:bool = False, temperature:typing.Optional[float] = _DEFAULT, top_p:typing.Optional[float] = _DEFAULT, top_k:typing.Optional[int] = _DEFAULT, min_p:typing.Optional[float] = _DEFAULT, repetition_penalty:typing.Optional[float] = _DEFAULT, presence_penalty:typing.Optional[float] = _DEFAULT, frequency_penalty:typing.Optional[float] = _DEFAULT, seed:typing.Optional[int] = _DEFAULT, reasoning:typing.Optional[bool] = _DEFAULT, tools:typing.Optional[str] = _DEFAULT, tool_choice:typing.Optional[str] = _DEFAULT, parallel_tool_calls:typing.Optional[bool] = _DEFAULT, constraint:typing.Optional[Constraint] = _DEFAULT, retention:typing.Optional[str] = _DEFAULT):
         if max_tokens is _DEFAULT:
             self.max_tokens = None
         else:
@@ -1461,12 +1461,16 @@ class AnswerOptions:
             self.constraint = None
         else:
             self.constraint = constraint
+        if retention is _DEFAULT:
+            self.retention = None
+        else:
+            self.retention = retention
 
 
 
 
     def __str__(self):
-        return "AnswerOptions(max_tokens={}, min_tokens={}, stop={}, stop_loops={}, temperature={}, top_p={}, top_k={}, min_p={}, repetition_penalty={}, presence_penalty={}, frequency_penalty={}, seed={}, reasoning={}, tools={}, tool_choice={}, parallel_tool_calls={}, constraint={})".format(self.max_tokens, self.min_tokens, self.stop, self.stop_loops, self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty, self.presence_penalty, self.frequency_penalty, self.seed, self.reasoning, self.tools, self.tool_choice, self.parallel_tool_calls, self.constraint)
+        return "AnswerOptions(max_tokens={}, min_tokens={}, stop={}, stop_loops={}, temperature={}, top_p={}, top_k={}, min_p={}, repetition_penalty={}, presence_penalty={}, frequency_penalty={}, seed={}, reasoning={}, tools={}, tool_choice={}, parallel_tool_calls={}, constraint={}, retention={})".format(self.max_tokens, self.min_tokens, self.stop, self.stop_loops, self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty, self.presence_penalty, self.frequency_penalty, self.seed, self.reasoning, self.tools, self.tool_choice, self.parallel_tool_calls, self.constraint, self.retention)
     def __eq__(self, other):
         if self.max_tokens != other.max_tokens:
             return False
@@ -1502,6 +1506,8 @@ class AnswerOptions:
             return False
         if self.constraint != other.constraint:
             return False
+        if self.retention != other.retention:
+            return False
         return True
 
 class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
@@ -1525,6 +1531,7 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
             tool_choice=_UniffiFfiConverterOptionalString.read(buf),
             parallel_tool_calls=_UniffiFfiConverterOptionalBoolean.read(buf),
             constraint=_UniffiFfiConverterOptionalTypeConstraint.read(buf),
+            retention=_UniffiFfiConverterOptionalString.read(buf),
         )
 
     @staticmethod
@@ -1546,6 +1553,7 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalString.check_lower(value.tool_choice)
         _UniffiFfiConverterOptionalBoolean.check_lower(value.parallel_tool_calls)
         _UniffiFfiConverterOptionalTypeConstraint.check_lower(value.constraint)
+        _UniffiFfiConverterOptionalString.check_lower(value.retention)
 
     @staticmethod
     def write(value, buf):
@@ -1566,6 +1574,7 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalString.write(value.tool_choice, buf)
         _UniffiFfiConverterOptionalBoolean.write(value.parallel_tool_calls, buf)
         _UniffiFfiConverterOptionalTypeConstraint.write(value.constraint, buf)
+        _UniffiFfiConverterOptionalString.write(value.retention, buf)
 
 @dataclass
 class ConversationInfo:

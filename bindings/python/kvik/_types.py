@@ -91,6 +91,9 @@ class AnswerOptions(TypedDict, total=False):
     """The answer matches this regular expression."""
     grammar: str | None
     """The answer is what this Lark grammar accepts."""
+    retention: str | None
+    """Retention policy of a long prompt, as `keydiff:0.5` (docs/retention.md): the answer reads only the part of it that the
+    policy keeps. By default it reads the whole prompt."""
 
 
 @dataclass(frozen=True)

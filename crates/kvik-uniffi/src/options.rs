@@ -1,8 +1,8 @@
 //! Options of a model and of an answer.
 
 use kvik_library::{
-    DiskOptions, KvFormats, MemoryConfig, Options, REPETITION_PENALTIES, SamplingOptions, Source, ToolChoice,
-    tool_choice_from_name, tools_from_json,
+    DiskOptions, KvFormats, MemoryConfig, Options, REPETITION_PENALTIES, Retention, SamplingOptions, Source,
+    ToolChoice, tool_choice_from_name, tools_from_json,
 };
 
 use crate::error::{KvikError, count};
@@ -142,6 +142,10 @@ pub struct AnswerOptions {
     /// Constraint on the form of the answer.
     #[uniffi(default = None)]
     pub constraint: Option<Constraint>,
+    /// Retention policy of a long prompt, as `keydiff:0.5` (docs/retention.md): the answer reads only the part of it that
+    /// the policy keeps. By default it reads the whole prompt.
+    #[uniffi(default = None)]
+    pub retention: Option<String>,
 }
 
 impl ModelOptions {
@@ -233,6 +237,7 @@ impl AnswerOptions {
             tool_choice: self.tool_choice.map_or(ToolChoice::Auto, |choice| tool_choice_from_name(&choice)),
             parallel_tool_calls: self.parallel_tool_calls,
             constraint: self.constraint.map(Constraint::read).transpose()?,
+            retention: self.retention.map(|text| retention(&text)).transpose()?,
             ..kvik_library::AnswerOptions::RECOMMENDED
         })
     }
@@ -251,6 +256,11 @@ fn repetition_penalty(penalty: f64) -> Result<f32, KvikError> {
         true => Ok(penalty),
         false => Err(KvikError::argument("repetition_penalty", "must be 0.01 to 100; 1 is off")),
     }
+}
+
+fn retention(text: &str) -> Result<Retention, KvikError> {
+    let wrong = |error| KvikError::argument("retention", &format!("is wrong: {error}"));
+    text.parse::<Retention>().map_err(wrong)
 }
 
 fn finite(name: &str, number: f64) -> Result<f32, KvikError> {
@@ -302,10 +312,12 @@ mod tests {
             repetition_penalty: Some(0.01),
             presence_penalty: Some(-0.5),
             seed: Some(-1),
+            retention: Some("keydiff:0.5".into()),
             ..AnswerOptions::default()
         };
         let read = options.read().unwrap();
         assert_eq!((read.min_tokens, read.seed), (2, Some(u64::MAX)));
+        assert_eq!(read.retention, Some("keydiff:0.5".parse::<Retention>().unwrap()));
         let expect = SamplingOptions {
             temperature: Some(0.0),
             top_k: Some(0),
@@ -344,5 +356,8 @@ mod tests {
         }
         check(AnswerOptions { top_k: Some(-1), ..usual() }, "`top_k`");
         check(AnswerOptions { frequency_penalty: Some(f64::INFINITY), ..usual() }, "`frequency_penalty`");
+        for retention in ["", "not-a-policy", "keydiff:2.0", "keydiff:0.5,window=8"] {
+            check(AnswerOptions { retention: Some(retention.into()), ..usual() }, "`retention`");
+        }
     }
 }

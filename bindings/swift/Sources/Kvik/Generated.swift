@@ -1652,6 +1652,11 @@ public struct AnswerOptions: Equatable, Hashable {
      * Constraint on the form of the answer.
      */
     public let constraint: Constraint?
+    /**
+     * Retention policy of a long prompt, as `keydiff:0.5` (docs/retention.md): the answer reads only the part of it that
+     * the policy keeps. By default it reads the whole prompt.
+     */
+    public let retention: String?
 
     // Default memberwise initializers are never public by default, so we
     // declare one manually.
@@ -1706,7 +1711,11 @@ public struct AnswerOptions: Equatable, Hashable {
          */parallelToolCalls: Bool? = nil,
         /**
          * Constraint on the form of the answer.
-         */constraint: Constraint? = nil) {
+         */constraint: Constraint? = nil,
+        /**
+         * Retention policy of a long prompt, as `keydiff:0.5` (docs/retention.md): the answer reads only the part of it that
+         * the policy keeps. By default it reads the whole prompt.
+         */retention: String? = nil) {
         self.maxTokens = maxTokens
         self.minTokens = minTokens
         self.stop = stop
@@ -1724,6 +1733,7 @@ public struct AnswerOptions: Equatable, Hashable {
         self.toolChoice = toolChoice
         self.parallelToolCalls = parallelToolCalls
         self.constraint = constraint
+        self.retention = retention
     }
 
 
@@ -1758,7 +1768,8 @@ public struct FfiConverterTypeAnswerOptions: FfiConverterRustBuffer {
                 tools: FfiConverterOptionString.read(from: &buf),
                 toolChoice: FfiConverterOptionString.read(from: &buf),
                 parallelToolCalls: FfiConverterOptionBool.read(from: &buf),
-                constraint: FfiConverterOptionTypeConstraint.read(from: &buf)
+                constraint: FfiConverterOptionTypeConstraint.read(from: &buf),
+                retention: FfiConverterOptionString.read(from: &buf)
         )
     }
 
@@ -1780,6 +1791,7 @@ public struct FfiConverterTypeAnswerOptions: FfiConverterRustBuffer {
         FfiConverterOptionString.write(value.toolChoice, into: &buf)
         FfiConverterOptionBool.write(value.parallelToolCalls, into: &buf)
         FfiConverterOptionTypeConstraint.write(value.constraint, into: &buf)
+        FfiConverterOptionString.write(value.retention, into: &buf)
     }
 }
 

@@ -207,6 +207,23 @@ fn answers_have_the_form_that_is_asked_for() {
 }
 
 #[test]
+fn an_answer_reads_the_part_of_a_prompt_that_a_policy_keeps() {
+    let model = model(None);
+    let asked = |retention: &str| {
+        let text = "river stone letter seven garden winter ".repeat(20);
+        let options = AnswerOptions { retention: Some(retention.to_owned()), ..at_most(4) };
+        model.generate(Prompt::Text { text }, options)
+    };
+    for (retention, expect) in [("keydiff:0.5", Reason::FirstSeen), ("h2o:0.5", Reason::Retained)] {
+        let answer = asked(retention).unwrap();
+        answer.rest().unwrap();
+        assert_eq!(answer.report().unwrap().reason, Some(expect), "{retention}");
+    }
+    let wrong = asked("not-a-policy").unwrap_err();
+    assert!(matches!(wrong, KvikError::InvalidArgument(_)), "{wrong:?}");
+}
+
+#[test]
 fn kept_prompts_are_warm_after_they_were_durable() {
     let dir = tempfile::tempdir().unwrap();
     let kept =

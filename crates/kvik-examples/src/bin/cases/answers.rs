@@ -1,15 +1,15 @@
 //! Answers: what they are asked for with, and what is said of them.
 
 use kvik_library::{
-    Answer, AnswerOptions, Constraint, Finish, Message, Piece, Report, SamplingOptions, ToolChoice,
-    tool_choice_from_name, tools_from_json,
+    Answer, AnswerOptions, Constraint, Finish, Message, Piece, Report, Retention, SamplingOptions,
+    ToolChoice, tool_choice_from_name, tools_from_json,
 };
 
 use crate::list::{Line, quote};
 use crate::{Failure, Result};
 
 /// Arguments of what is asked, and of an answer.
-const KNOWN: [&str; 21] = [
+const KNOWN: [&str; 22] = [
     "prompt",
     "times",
     "conversation",
@@ -29,6 +29,7 @@ const KNOWN: [&str; 21] = [
     "json_schema",
     "regex",
     "grammar",
+    "retention",
     "counts",
     "cancel_after",
 ];
@@ -112,6 +113,7 @@ fn options(line: &Line) -> Result<AnswerOptions> {
         min_p: line.number("min_p"),
         ..SamplingOptions::NONE
     };
+    let retention = line.find("retention").map(str::parse::<Retention>).transpose();
     Ok(AnswerOptions {
         max_tokens: line.number("max_tokens"),
         min_tokens: line.number("min_tokens").unwrap_or(0),
@@ -121,6 +123,7 @@ fn options(line: &Line) -> Result<AnswerOptions> {
         tools: line.find("tools").map_or(Ok(Vec::new()), tools_from_json).map_err(Failure::from)?,
         tool_choice: line.find("tool_choice").map_or(ToolChoice::Auto, tool_choice_from_name),
         constraint: constraint(line),
+        retention: retention.map_err(|_| Failure::Argument)?,
         ..AnswerOptions::RECOMMENDED
     })
 }

@@ -27,6 +27,8 @@ struct Runner {
 /// Why there is no result.
 enum Failure {
     Closed,
+    /// An argument that is a text in other languages, and here has a type of its own.
+    Argument,
     Kvik(Error),
 }
 
@@ -211,7 +213,11 @@ fn done<T>(_: T) -> String {
 impl Failure {
     /// The kind of it, as C's status says it.
     fn kind(&self) -> &'static str {
-        let Failure::Kvik(error) = self else { return "closed" };
+        let error = match self {
+            Failure::Closed => return "closed",
+            Failure::Argument => return "argument",
+            Failure::Kvik(error) => error,
+        };
         match error {
             Error::Source(_)
             | Error::Load(_)

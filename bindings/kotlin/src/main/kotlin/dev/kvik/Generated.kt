@@ -3038,6 +3038,12 @@ data class AnswerOptions (
      * Constraint on the form of the answer.
      */
     val `constraint`: Constraint? = null
+    ,
+    /**
+     * Retention policy of a long prompt, as `keydiff:0.5` (docs/retention.md): the answer reads only the part of it that
+     * the policy keeps. By default it reads the whole prompt.
+     */
+    val `retention`: kotlin.String? = null
 
 ){
 
@@ -3071,6 +3077,7 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterOptionalString.read(buf),
             FfiConverterOptionalBoolean.read(buf),
             FfiConverterOptionalTypeConstraint.read(buf),
+            FfiConverterOptionalString.read(buf),
         )
     }
 
@@ -3091,7 +3098,8 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterOptionalString.allocationSize(value.`tools`) +
             FfiConverterOptionalString.allocationSize(value.`toolChoice`) +
             FfiConverterOptionalBoolean.allocationSize(value.`parallelToolCalls`) +
-            FfiConverterOptionalTypeConstraint.allocationSize(value.`constraint`)
+            FfiConverterOptionalTypeConstraint.allocationSize(value.`constraint`) +
+            FfiConverterOptionalString.allocationSize(value.`retention`)
     )
 
     override fun write(value: AnswerOptions, buf: ByteBuffer) {
@@ -3112,6 +3120,7 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterOptionalString.write(value.`toolChoice`, buf)
             FfiConverterOptionalBoolean.write(value.`parallelToolCalls`, buf)
             FfiConverterOptionalTypeConstraint.write(value.`constraint`, buf)
+            FfiConverterOptionalString.write(value.`retention`, buf)
     }
 }
 

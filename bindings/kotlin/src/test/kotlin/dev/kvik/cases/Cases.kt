@@ -33,7 +33,7 @@ private val OPEN = setOf("as", "file", "disk", "conversations", "kv_bytes", "con
 private val ASKED = ROLES + setOf("prompt", "times", "conversation", "counts", "cancel_after")
 private val FORMS = setOf("tools", "tool_choice", "json_schema", "regex", "grammar")
 private val ANSWER = ASKED + FORMS +
-    setOf("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop")
+    setOf("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "retention")
 
 fun main(args: Array<String>) {
     val (list, file, directory) = args
@@ -182,6 +182,7 @@ private fun options(line: Line) = AnswerOptions(
     constraint = line.find("json_schema")?.let { Constraint.JsonSchema(it) }
         ?: line.find("regex")?.let { Constraint.Regex(it) }
         ?: line.find("grammar")?.let { Constraint.Lark(it) },
+    retention = line.find("retention"),
 )
 
 private fun sampling(now: ModelSampling): String = now.run {
