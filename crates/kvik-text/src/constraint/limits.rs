@@ -120,16 +120,63 @@ fn at_most(what: &str, count: usize, max: usize) -> Result<(), String> {
     if count <= max { Ok(()) } else { Err(format!("it has {count} {what} and the limit is {max}")) }
 }
 
-/// Names and literals of a grammar: runs of letters, and quotation marks in pairs.
+/// Names and literals of a grammar: runs of letters, texts in quotation marks, and expressions between slashes, which
+/// are one each, but at least as many as their classes.
 fn words(lark: &str) -> usize {
-    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
+    let (mut count, mut rest) = (0, lark);
+    while let Some(at) = rest.find(['"', '/', '#', '<']) {
+        let (length, found) = marked(&rest[at..]);
+        count += names(&rest[..at]) + found;
+        rest = &rest[at + length..];
+    }
+    count + names(rest)
+}
+
+/// Bytes and words of the text, expression, comment or token that `lark` starts with, as llguidance reads it.
+fn marked(lark: &str) -> (usize, usize) {
+    let up_to = |mark: u8| {
+        let end = unescaped(lark).skip(1).find(|(_, byte)| *byte == mark);
+        end.map_or(lark.len(), |(at, _)| at + 1)
+    };
+    let with_names = |length: usize, more: usize| (length, names(&lark[..length]) + more);
+    match lark.as_bytes() {
+        [b'#', ..] | [b'/', b'/', ..] => with_names(lark.find('\n').unwrap_or(lark.len()), 0),
+        [b'"', ..] => with_names(up_to(b'"'), 1),
+        [b'/', ..] => {
+            let (expression, behind) = lark.split_at(up_to(b'/'));
+            let classes = unescaped(expression).filter(|(_, byte)| *byte == b'[').count();
+            let escaped = ["\\d", "\\D", "\\s", "\\S"].map(|class| expression.matches(class).count());
+            let flags = behind.find(|c: char| !"imslux".contains(c)).unwrap_or(behind.len());
+            (expression.len() + flags, (classes + escaped.iter().sum::<usize>()).max(1))
+        }
+        // A token of the vocabulary.
+        _ => {
+            let ends = |c: char| matches!(c, '<' | '>') || c.is_whitespace();
+            with_names(lark[1..].find(ends).map_or(lark.len(), |at| at + 1), 0)
+        }
+    }
+}
+
+/// The bytes of a text that are not of an escape, with their places.
+fn unescaped(text: &str) -> impl Iterator<Item = (usize, u8)> {
+    let mut escaped = false;
+    text.bytes().enumerate().filter(move |(_, byte)| {
+        let is_escaped = escaped;
+        escaped = !is_escaped && *byte == b'\\';
+        !is_escaped && *byte != b'\\'
+    })
+}
+
+/// Runs of letters.
+fn names(text: &str) -> usize {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
     let mut inside = false;
-    let starts = lark.bytes().filter(|&byte| {
-        let starts = is_word(byte) && !inside;
-        inside = is_word(byte);
+    let starts = text.bytes().filter(|&byte| {
+        let starts = is_letter(byte) && !inside;
+        inside = is_letter(byte);
         starts
     });
-    starts.count() + lark.bytes().filter(|&byte| byte == b'"').count() / 2
+    starts.count()
 }
 
 #[cfg(test)]
@@ -138,7 +185,23 @@ mod tests {
 
     #[test]
     fn words_are_names_and_literals() {
-        for (lark, expect) in [("", 0), ("start: a b \"\" \"\"", 5), ("a:b|c_1", 3), ("a: /x/", 2)] {
+        for (lark, expect) in [
+            ("", 0),
+            ("start: a b \"\" \"\"", 5),
+            ("a:b|c_1", 3),
+            ("a: \"New York\"", 4),
+            ("a: /x/", 2),
+            ("a: /x\\x{20}y/", 2),
+            ("a: /New York|\\/b\\[c\\]/ b", 3),
+            ("a: /[ab]+[c-e\n]/i b", 4),
+            ("a: /\\S\\d\\D\\s/ b", 6),
+            // What looks like an expression and is none hides nothing.
+            ("a: \"/\" b c \"/\"", 5),
+            ("a: \"\\\"/\" b /\"/ c", 5),
+            ("a: b // c\n/d/ e\n# /\nf: g\n# /", 7),
+            ("a: <b/c> d e <f/g>", 7),
+            ("a: %json {\"b\": \"/\"} c d", 7),
+        ] {
             assert_eq!(words(lark), expect, "{lark:?}");
         }
     }

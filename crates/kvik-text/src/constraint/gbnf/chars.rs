@@ -1,6 +1,6 @@
 //! Sets of characters and of bytes.
 
-use std::fmt::Write;
+use regex_syntax::is_meta_character;
 
 /// The first and last surrogate, which no text contains.
 const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
@@ -93,15 +93,24 @@ impl CharSet {
 
     /// The set as a class of a regular expression.
     pub(super) fn regex(&self) -> String {
-        let mut text = "[".to_owned();
-        for &(low, high) in &self.0 {
-            // Writing to a string cannot fail.
-            let _ = match low == high {
-                true => write!(text, "\\x{{{low:X}}}"),
-                false => write!(text, "\\x{{{low:X}}}-\\x{{{high:X}}}"),
-            };
-        }
-        text + "]"
+        // No range begins or ends with a surrogate.
+        let edge = |code: u32| char::from_u32(code).map(character).unwrap_or_default();
+        let range = |&(low, high): &(u32, u32)| match low == high {
+            true => edge(low),
+            false => [&*edge(low), "-", &*edge(high)].concat(),
+        };
+        format!("[{}]", self.0.iter().map(range).collect::<String>())
+    }
+}
+
+/// A character of a regular expression, within a class or outside of one. Whatever may stand as it is does: an escape is
+/// several times as long, and a grammar is limited in its bytes.
+pub(super) fn character(c: char) -> String {
+    match c {
+        c if c.is_control() => format!("\\x{{{:X}}}", c as u32),
+        // The slash ends an expression in Lark.
+        c if c == '/' || is_meta_character(c) => format!("\\{c}"),
+        c => c.to_string(),
     }
 }
 
@@ -150,8 +159,24 @@ impl ByteSet {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use regex_automata::meta::Regex;
 
     use super::*;
+
+    /// As a text and as a class.
+    #[test]
+    fn a_character_of_an_expression_is_itself() {
+        let beyond = ['\u{94d}', 'ก', '北', '\u{3000}', '\u{d7ff}', '\u{e000}', '😀', char::MAX];
+        let all: Vec<char> = ('\0'..='\u{ff}').chain(beyond).collect();
+        for &c in &all {
+            for expression in [character(c), CharSet::one(c).regex()] {
+                let regex = Regex::new(&format!("^{expression}$")).unwrap();
+                for other in &all {
+                    assert_eq!(regex.is_match(&other.to_string()), *other == c, "{expression} on {other:?}");
+                }
+            }
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(kvik_testing::effort(64, 256)))]

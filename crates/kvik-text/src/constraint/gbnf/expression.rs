@@ -1,6 +1,7 @@
 //! Regular terms as expressions of Lark terminals.
 
 use super::Term;
+use super::chars::character;
 
 /// A regular term as the expression of a terminal; a token unchanged.
 pub(super) fn expression(term: &Term) -> String {
@@ -35,9 +36,4 @@ pub(super) fn operator(min: u32, max: Option<u32>) -> String {
         (min, Some(max)) if min == max => format!("{{{min}}}"),
         (min, Some(max)) => format!("{{{min},{max}}}"),
     }
-}
-
-/// A character of a regular expression.
-fn character(c: char) -> String {
-    if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\x{{{:X}}}", c as u32) }
 }

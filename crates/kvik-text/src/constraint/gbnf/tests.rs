@@ -154,6 +154,20 @@ fn the_forms_of_gbnf() {
     check("root ::= \"a\"{0} \"b\"{,2}".replace("{,2}", "{0,2}").as_str(), &["", "bb"], &["a", "bbb"]);
     check("root ::= \"a\"\nroot ::= \"b\"", &["b"], &["a"]);
     check("root ::= [\\uD7FF-\\uE000]", &["\u{D7FF}", "\u{E000}"], &["a"]);
+    let marks = r##"root ::= "/ #-^&~<>()[]{}|*+?.$\\" [/#^\]-]"##;
+    check(marks, &[r"/ #-^&~<>()[]{}|*+?.$\/", r"/ #-^&~<>()[]{}|*+?.$\^"], &[r"/ #-^&~<>()[]{}|*+?.$\a"]);
+}
+
+/// A grammar counts as it is written, not as it is translated.
+#[test]
+fn many_names_are_compiled_in_every_script() {
+    for (count, name) in [(520, "北京市海淀区"), (1_510, "New York ")] {
+        let names: Vec<String> = (0..count).map(|i| format!("\"{name}{i}\"")).collect();
+        let lark = to_lark(&format!("root ::= {}", names.join(" | "))).unwrap();
+        let constraint = Constraint::Lark(lark);
+        assert!(accepts(&constraint, &format!("{name}{}", count - 1)), "{name}");
+        assert!(!accepts(&constraint, &format!("{name}{count}")), "{name}");
+    }
 }
 
 #[test]
