@@ -71,6 +71,22 @@ impl<'a> ControlTokens<'a> {
         found.min_by_key(|&(at, length, _)| (at, std::cmp::Reverse(length)))
     }
 
+    /// The text before the first control token.
+    pub(super) fn text_at_start<'t>(&self, text: &'t str) -> &'t str {
+        match self.split(text).first() {
+            Some(Piece::Text(first)) => first,
+            _ => "",
+        }
+    }
+
+    /// The text behind the last control token.
+    pub(super) fn text_at_end<'t>(&self, text: &'t str) -> &'t str {
+        match self.split(text).last() {
+            Some(Piece::Text(last)) => last,
+            _ => "",
+        }
+    }
+
     /// The text as a Lark sequence.
     pub(super) fn lark(&self, text: &str) -> String {
         let piece = |piece: Piece<'_>| match piece {

@@ -1,14 +1,17 @@
 //! The grammar of arguments in notations other than JSON, from the schema of a tool.
 //!
-//! Properties are in the order of the schema, and optional ones may be missing. A string is free up to its end
-//! marker; nested values have their form but not their types enforced unless they are JSON.
+//! Properties are in the order of the schema, and optional ones may be missing; those that it does not name come last. A
+//! string is free up to its end marker; nested values have their form but not their types enforced unless they are JSON.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt::Write;
 
-use serde_json::{Map, Value};
+use regex_syntax::escape;
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::literals::{ControlTokens, Text, lead, quoted};
+use super::objects::{ObjectSchema, listed, object_schemas, target};
 use super::{checked_schema, json_rule, limits};
 use crate::forms::ArgumentsForm;
 use crate::kinds::Kinds;
@@ -24,15 +27,18 @@ pub(super) fn rules(
     controls: &ControlTokens<'_>,
 ) -> Result<String, String> {
     let normal = checked_schema(schema)?;
-    let mut grammar =
-        Grammar { name, form, schema: &normal, controls, rules: String::new(), literals_bytes: 0 };
-    let object = grammar.target(&normal);
-    let none = Map::new();
-    let properties = object["properties"].as_object().unwrap_or(&none);
-    for (index, (key, property)) in properties.iter().enumerate() {
-        grammar.property(index, key, property)?;
+    let objects = object_schemas(&normal);
+    if objects.is_empty() {
+        return Err("the arguments of a call are an object, which the schema of the tool excludes".to_owned());
     }
-    grammar.sequence(properties, &object["required"]);
+    let (rules, known) = (String::new(), HashMap::new());
+    let mut grammar = Grammar { name, form, schema: &normal, controls, rules, known, literals_bytes: 0 };
+    for (index, object) in objects.iter().enumerate() {
+        grammar.object(&format!("{name}_o{index}"), object)?;
+    }
+    let ways: Vec<String> = (0..objects.len()).map(|index| format!("{name}_o{index}_first_0")).collect();
+    let Marks { open, close, .. } = grammar.marks();
+    grammar.rule(name, &format!("{open} ({}) {close}", ways.join(" | ")));
     if let ArgumentsForm::Dict { quote } = form {
         grammar.values(quote)?;
     }
@@ -47,8 +53,17 @@ struct Grammar<'a> {
     controls: &'a ControlTokens<'a>,
     /// At most as long as a grammar may be: a definition is written at each of its uses.
     rules: String,
+    /// Rules of properties, by digests of their names and schemas: alternatives have many in common.
+    known: HashMap<u128, String>,
     /// Bytes of the listed values of parameters, which are written once all alternatives of their property are known.
     literals_bytes: usize,
+}
+
+/// The literals around and between properties.
+struct Marks {
+    open: &'static str,
+    separator: &'static str,
+    close: &'static str,
 }
 
 impl<'a> Grammar<'a> {
@@ -57,23 +72,98 @@ impl<'a> Grammar<'a> {
         let _ = writeln!(self.rules, "{name}: {body}");
     }
 
-    /// Writes the rule of a property with its name.
-    fn property(&mut self, index: usize, key: &str, property: &Value) -> Result<(), String> {
-        let rule = format!("{}_{index}", self.name);
-        let body = match self.form {
-            ArgumentsForm::Parameters { key: before, value, end } => {
-                let named = self.controls.lark(&[before, key, value].concat());
-                format!("{named} {}", self.parameter(&rule, property, end)?)
-            }
-            ArgumentsForm::Python => {
-                format!("{} {}", quoted(&format!("{key}=")), self.json(&rule, property)?)
-            }
-            ArgumentsForm::Dict { quote } => {
-                format!("{} {}", quoted(&format!("{key}:")), self.entry(&rule, property, quote)?)
-            }
-            ArgumentsForm::Json => self.json(&rule, property)?,
+    fn marks(&self) -> Marks {
+        let (open, separator, close) = match self.form {
+            ArgumentsForm::Python => ("\"(\"", "\", \"", "\")\""),
+            ArgumentsForm::Dict { .. } => ("\"{\"", "\",\"", "\"}\""),
+            ArgumentsForm::Parameters { .. } | ArgumentsForm::Json => ("", "", ""),
         };
-        self.rule(&rule, &body);
+        Marks { open, separator, close }
+    }
+
+    /// Writes the rules of an alternative, named from `name` on.
+    fn object(&mut self, name: &str, object: &ObjectSchema<'_>) -> Result<(), String> {
+        let mut entries = Vec::new();
+        for (index, (key, schema)) in object.properties.iter().enumerate() {
+            let entry = self.property(format!("{name}_{index}"), key, schema)?;
+            entries.push((entry, object.required.contains(key)));
+        }
+        let other = match object.others {
+            Some(schema) => Some(self.other(&format!("{name}_other"), object, schema)?),
+            None => None,
+        };
+        self.sequence(name, &entries, other.as_deref());
+        limits::check_generated(self.rules.len())
+    }
+
+    /// The rule of a property with its name.
+    fn property(&mut self, rule: String, key: &str, property: &Value) -> Result<String, String> {
+        let digest = xxh3_128(format!("{key:?}: {property}").as_bytes());
+        if let Some(known) = self.known.get(&digest) {
+            return Ok(known.clone());
+        }
+        let (before, after) = self.around_key();
+        let head = [before, key, after].concat();
+        let head = match self.form {
+            ArgumentsForm::Parameters { .. } => self.controls.lark(&head),
+            ArgumentsForm::Python | ArgumentsForm::Dict { .. } => quoted(&head),
+            ArgumentsForm::Json => String::new(),
+        };
+        self.entry(&rule, &head, property)?;
+        self.known.insert(digest, rule.clone());
+        Ok(rule)
+    }
+
+    /// The rule of a property with a name that is none of the object's.
+    fn other(&mut self, rule: &str, object: &ObjectSchema<'_>, property: &Value) -> Result<String, String> {
+        let (before, after) = self.around_key();
+        let (lead, text_before) = before.split_at(before.len() - self.controls.text_at_end(before).len());
+        let (text_after, rest) = after.split_at(self.controls.text_at_start(after).len());
+        // The name is a terminal with the text next to it, with which other entries may begin as well.
+        let named = |key: &str| quoted(&[text_before, key, text_after].concat());
+        let known = object.properties.iter().map(|(key, _)| key).chain(&object.excluded);
+        let known: Vec<String> = known.map(|key| named(key)).collect();
+        let but = if known.is_empty() { String::new() } else { format!(" & ~({})", known.join(" | ")) };
+        let terminal = rule.to_uppercase();
+        let key = self.free_key();
+        let body = format!("{} {key} {}{but}", quoted(text_before), quoted(text_after));
+        self.rule(&terminal, &body);
+        let head = [&*self.controls.lark(lead), &*terminal, &*self.controls.lark(rest)].join(" ");
+        self.entry(rule, &head, property)?;
+        Ok(rule.to_owned())
+    }
+
+    /// The texts before and after a key.
+    fn around_key(&self) -> (&'a str, &'a str) {
+        match self.form {
+            ArgumentsForm::Parameters { key, value, .. } => (key, value),
+            ArgumentsForm::Python => ("", "="),
+            ArgumentsForm::Dict { .. } => ("", ":"),
+            ArgumentsForm::Json => ("", ""),
+        }
+    }
+
+    /// The expression of a key in the language of the tool's author, which ends where the parser of the notation ends it.
+    fn free_key(&self) -> String {
+        let ends: String = match self.form {
+            ArgumentsForm::Parameters { value, .. } => {
+                value.trim().chars().take(1).chain(['"', '<']).collect()
+            }
+            ArgumentsForm::Python => "=,()\"'".to_owned(),
+            ArgumentsForm::Dict { .. } | ArgumentsForm::Json => ":,{}\"".to_owned(),
+        };
+        let letter = format!(r"[^{}\s]", escape(&ends).replace('/', r"\/"));
+        format!("/{letter}+( {letter}+)*/")
+    }
+
+    /// Writes the rule of a property, of which `head` is its name with the text around it.
+    fn entry(&mut self, rule: &str, head: &str, property: &Value) -> Result<(), String> {
+        let value = match self.form {
+            ArgumentsForm::Parameters { end, .. } => self.parameter(rule, property, end)?,
+            ArgumentsForm::Python | ArgumentsForm::Json => self.json(rule, property)?,
+            ArgumentsForm::Dict { quote } => self.dict_value(rule, property, quote)?,
+        };
+        self.rule(rule, &format!("{head} {value}"));
         limits::check_generated(self.rules.len())
     }
 
@@ -95,7 +185,7 @@ impl<'a> Grammar<'a> {
         depth: usize,
     ) -> Result<bool, String> {
         let schema = self.schema;
-        let property = self.target(property);
+        let property = target(schema, property);
         if let (Some(options), true) = (property["anyOf"].as_array(), depth < ALTERNATIVES_DEPTH_MAX) {
             for option in options {
                 if !self.written(rule, option, ways, depth + 1)? {
@@ -130,8 +220,8 @@ impl<'a> Grammar<'a> {
     }
 
     /// A value in Gemma's notation.
-    fn entry(&mut self, rule: &str, property: &Value, quote: &str) -> Result<String, String> {
-        let property = self.target(property);
+    fn dict_value(&mut self, rule: &str, property: &Value, quote: &str) -> Result<String, String> {
+        let property = target(self.schema, property);
         let kinds = Kinds::of(self.schema, property);
         let scalars = Kinds::NULL.or(Kinds::BOOLEAN).or(Kinds::INTEGER).or(Kinds::FRACTION);
         if kinds.is_within(scalars) {
@@ -143,15 +233,6 @@ impl<'a> Grammar<'a> {
         let Some(texts) = listed(property) else { return Ok(format!("{}_text", self.name)) };
         let quoted = |text: &Value| self.literal(&[quote, text.as_str().unwrap_or_default(), quote].concat());
         Ok(format!("({})", texts.iter().map(quoted).collect::<Vec<_>>().join(" | ")))
-    }
-
-    /// The schema that a reference names, or the schema itself.
-    fn target<'v>(&self, property: &'v Value) -> &'v Value
-    where
-        'a: 'v,
-    {
-        let target = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
-        target.and_then(|pointer| self.schema.pointer(pointer)).unwrap_or(property)
     }
 
     fn literal(&self, text: &str) -> String {
@@ -177,32 +258,28 @@ impl<'a> Grammar<'a> {
         Ok(name)
     }
 
-    /// All properties in order, with the text around and between them.
-    fn sequence(&mut self, properties: &Map<String, Value>, required: &Value) {
-        let (open, separator, close) = match self.form {
-            ArgumentsForm::Python => ("\"(\"", "\", \"", "\")\""),
-            ArgumentsForm::Dict { .. } => ("\"{\"", "\",\"", "\"}\""),
-            ArgumentsForm::Parameters { .. } | ArgumentsForm::Json => ("", "", ""),
-        };
-        let required: HashSet<&str> =
-            required.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let name = self.name;
+    /// All properties in order, each with a flag whether it is required, and any number of others, with the text between
+    /// them.
+    fn sequence(&mut self, name: &str, entries: &[(String, bool)], other: Option<&str>) {
+        let Marks { separator, .. } = self.marks();
         // `first_i`: no property before `i` has been written; `more_i`: at least one has.
-        for (index, key) in properties.keys().enumerate() {
+        for (index, (entry, is_required)) in entries.iter().enumerate() {
             let next = index + 1;
-            let is_required = required.contains(key.as_str());
-            let skip = if is_required { String::new() } else { format!(" | {name}_first_{next}") };
-            self.rule(&format!("{name}_first_{index}"), &format!("{name}_{index} {name}_more_{next}{skip}"));
-            let optional = if is_required { "" } else { "?" };
+            let skip = if *is_required { String::new() } else { format!(" | {name}_first_{next}") };
+            self.rule(&format!("{name}_first_{index}"), &format!("{entry} {name}_more_{next}{skip}"));
+            let optional = if *is_required { "" } else { "?" };
             self.rule(
                 &format!("{name}_more_{index}"),
-                &format!("({separator} {name}_{index}){optional} {name}_more_{next}"),
+                &format!("({separator} {entry}){optional} {name}_more_{next}"),
             );
         }
-        let end = properties.len();
-        self.rule(&format!("{name}_first_{end}"), "\"\"");
-        self.rule(&format!("{name}_more_{end}"), "\"\"");
-        self.rule(name, &format!("{open} {name}_first_0 {close}"));
+        let end = entries.len();
+        let (first, more) = match other {
+            Some(other) => (format!("({other} {name}_more_{end})?"), format!("({separator} {other})*")),
+            None => ("\"\"".to_owned(), "\"\"".to_owned()),
+        };
+        self.rule(&format!("{name}_first_{end}"), &first);
+        self.rule(&format!("{name}_more_{end}"), &more);
     }
 
     /// Values of any type in Gemma's notation.
@@ -212,8 +289,7 @@ impl<'a> Grammar<'a> {
         self.rule(&format!("{name}_text"), &format!("{} {text}", self.controls.lark(quote)));
         let several = |item: &str| format!("({name}_{item} (\",\" {name}_{item})*)?");
         let (entries, values) = (several("entry"), several("value"));
-        // Keys are in the language of the tool's author, and end where the parser of this notation ends them.
-        let key = r#"/[^:,{}"\s]+( [^:,{}"\s]+)*/"#;
+        let key = self.free_key();
         self.rule(&format!("{name}_entry"), &format!("{key} \":\" {name}_value"));
         let plain = "/-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\"";
         let nested = format!("\"{{\" {entries} \"}}\" | \"[\" {values} \"]\"");
@@ -222,15 +298,9 @@ impl<'a> Grammar<'a> {
     }
 }
 
-/// The values that a normalised schema lists, if it lists any.
-fn listed(schema: &Value) -> Option<&[Value]> {
-    let values = schema["enum"].as_array().map(Vec::as_slice);
-    values.or_else(|| schema.get("const").map(std::slice::from_ref))
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::super::tests::{accepts, compiler};
     use super::*;
