@@ -2,10 +2,11 @@
 //!
 //! A normalised schema becomes a grammar for llguidance that accepts every JSON spelling of a character in a
 //! string: llguidance's own translation of schemas rejects `\/`, and accepts escapes of characters other than
-//! control characters only if no pattern, format or list restricts the string. Numbers with bounds are left to
+//! control characters only if no pattern, format or list restricts the string. Numbers with a divisor are left to
 //! llguidance.
 
 mod pattern;
+mod range;
 mod spelling;
 
 use std::collections::{HashMap, HashSet};
@@ -196,7 +197,7 @@ impl Grammar {
         match kind {
             "null" => Ok(Some("\"null\"".to_owned())),
             "boolean" => Ok(Some("WORD".to_owned())),
-            "integer" | "number" => Ok(Some(self.number(kind, fields))),
+            "integer" | "number" => Ok(self.number(kind, fields)),
             "string" => Ok(Some(self.string(fields))),
             "array" => self.array(fields),
             "object" => self.object(fields),
@@ -204,15 +205,19 @@ impl Grammar {
         }
     }
 
-    fn number(&mut self, kind: &str, fields: &Fields) -> String {
-        let bounds = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
-        let bounds = bounds.iter().filter_map(|key| Some(((*key).to_owned(), fields.get(*key)?.clone())));
+    fn number(&mut self, kind: &str, fields: &Fields) -> Option<String> {
+        let bounds =
+            range::BOUNDS.iter().filter_map(|key| Some(((*key).to_owned(), fields.get(*key)?.clone())));
         let mut schema: Fields = bounds.collect();
-        if schema.is_empty() {
-            return kind.to_uppercase();
+        if let Some(divisor) = fields.get("multipleOf") {
+            schema.insert("multipleOf".to_owned(), divisor.clone());
+            schema.insert("type".to_owned(), json!(kind));
+            return Some(self.of_llguidance(schema));
         }
-        schema.insert("type".to_owned(), json!(kind));
-        self.of_llguidance(schema)
+        match schema.is_empty() {
+            true => Some(kind.to_uppercase()),
+            false => Some(self.terminals.terminal(&range::numbers(kind == "integer", &schema)?)),
+        }
     }
 
     fn of_llguidance(&mut self, schema: Fields) -> String {
@@ -404,11 +409,11 @@ impl Grammar {
         Ok(Some(self.enclosed("{", &parts, "}")))
     }
 
-    /// An object with at least one of its optional entries, or at most one, or exactly one.
+    /// An object with at least one of its optional entries, or at most one, or exactly one, or none.
     fn one_of_few(&mut self, parts: &[(String, bool)], least: usize, most: usize) -> Option<String> {
         let mut options = Vec::new();
         for (chosen, (_, is_required)) in parts.iter().enumerate() {
-            if *is_required {
+            if *is_required || most == 0 {
                 continue;
             }
             let with: Vec<(String, bool)> = parts

@@ -132,6 +132,25 @@ fn arguments_of_calls_may_have_every_spelling() {
     }
 }
 
+/// An open bound excludes itself, whatever the other bound is, and a bound may be of any size.
+#[test]
+fn numbers_are_within_their_bounds() {
+    let compiler = compiler();
+    let check = |schema: Value, allowed: &[&str]| {
+        let guide = compiler.compile(&Constraint::JsonSchema(schema.clone())).unwrap();
+        for text in ["0", "0.1", "0.5", "-1", "7"] {
+            assert_eq!(accepts_from(guide.fork(), text), allowed.contains(&text), "{schema}: {text}");
+        }
+    };
+    check(json!({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}), &["0.1", "0.5"]);
+    check(json!({"type": "number", "minimum": -1, "exclusiveMaximum": 0}), &["-1"]);
+    check(json!({"type": "number", "minimum": 0, "maximum": f64::MAX}), &["0", "0.1", "0.5", "7"]);
+    check(json!({"type": "integer", "minimum": i64::MIN}), &["0", "-1", "7"]);
+    check(json!({"type": ["integer", "null"], "exclusiveMinimum": -1, "maximum": u64::MAX}), &["0", "7"]);
+    let none = json!({"properties": {"a": {"type": "integer", "minimum": 1.2, "maximum": 1.8}}});
+    assert!(accepts(&Constraint::JsonSchema(none), "{}"));
+}
+
 /// Comparison with llguidance's own translation: texts without escapes are accepted by both or by neither.
 #[test]
 fn structure_is_that_of_llguidance() {
