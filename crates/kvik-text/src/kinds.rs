@@ -201,13 +201,23 @@ fn without_percent_codes(text: &str) -> Option<String> {
 
 /// The type that the keywords of a schema without `type` imply.
 pub(crate) fn implied_type(fields: &Fields) -> Option<&'static str> {
+    const OBJECT: [&str; 7] = [
+        "properties",
+        "required",
+        "additionalProperties",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+    ];
     const KEYWORDS: [(&str, &[&str]); 4] = [
-        ("object", &["properties", "required", "additionalProperties", "patternProperties", "propertyNames"]),
+        ("object", &OBJECT),
         ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"]),
         ("string", &["pattern", "format", "minLength", "maxLength"]),
         ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
     ];
-    let implied = |(_, keywords): &(_, &[&str])| keywords.iter().any(|keyword| fields.contains_key(*keyword));
+    let has = |keyword: &&str| fields.get(*keyword).is_some_and(|rule| !rule.is_null());
+    let implied = |(_, keywords): &(_, &[&str])| keywords.iter().any(has);
     KEYWORDS.into_iter().find(implied).map(|(kind, _)| kind)
 }
 
@@ -247,7 +257,10 @@ mod tests {
             (json!({"allOf": [{"$ref": "#/$defs/either"}], "type": "string"}), Kinds::STRING),
             (json!({"pattern": "^[0-9]+$"}), Kinds::STRING),
             (json!({"format": "date"}), Kinds::STRING),
+            (json!({"minProperties": 1}), Kinds::OBJECT),
             (json!({"description": "anything"}), Kinds::ANY),
+            (json!({"pattern": null, "enum": null}), Kinds::ANY),
+            (json!({"pattern": null, "minimum": 1}), number),
             (json!({"$ref": "#/$defs/loop"}), Kinds::ANY),
             (json!({"type": "string", "const": 1}), Kinds::ANY),
             (json!(true), Kinds::ANY),

@@ -103,7 +103,13 @@ fn schemas() -> Vec<(&'static str, Constraint)> {
             "a reference to itself",
             schema(json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}})),
         ),
+        ("classes of white space", classes_of_white_space()),
     ]
+}
+
+fn classes_of_white_space() -> Constraint {
+    let class = |i: usize| format!("[{}a]", char::from_u32(0x4e00 + i as u32).unwrap());
+    schema(json!({"type": "object", "x-guidance": {"whitespace_pattern": many(30_000, class).concat()}}))
 }
 
 fn expressions() -> Vec<(&'static str, Constraint)> {

@@ -16,6 +16,7 @@ mod json;
 mod limits;
 mod literals;
 mod notations;
+mod objects;
 mod pool;
 pub mod schema;
 mod watch;

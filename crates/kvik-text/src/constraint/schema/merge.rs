@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::valid::{equal, likeness};
 use super::{
-    DEPTH_MAX, Fields, NODES_MAX, Normaliser, PATH_BYTES, Result, UnderStrict, excluded, failed, object_of,
-    text,
+    DEPTH_MAX, Fields, NODES_MAX, NOT_A_SCHEMA, Normaliser, PATH_BYTES, Result, UnderStrict, excluded,
+    failed, object_of, text,
 };
 
 /// Maximum parts within parts, which bounds the stack: a part that is a reference and its target, for the longest
@@ -70,6 +70,8 @@ impl Normaliser<'_> {
     }
 
     fn flatten_within(&mut self, fields: &Fields, at: &str, enclosing: &mut Enclosing) -> Result<Fields> {
+        let present = self.present(fields, at)?;
+        let fields = &*present;
         let parts = parts(fields, at)?;
         // A lone reference is not resolved: its target may contain itself.
         if let (Some(reference), false) = (lone_reference(&parts), fields.keys().any(|key| is_own(key))) {
@@ -100,7 +102,8 @@ impl Normaliser<'_> {
             }
             Part::Schema(Value::Bool(true)) => Ok(Map::new()),
             Part::Schema(Value::Object(part)) => self.expand(part, at, enclosing),
-            Part::Schema(_) => Err(excluded(at, "excludes everything")),
+            Part::Schema(Value::Bool(false)) => Err(excluded(at, "excludes everything")),
+            Part::Schema(_) => Err(failed(at, NOT_A_SCHEMA)),
         }
     }
 
@@ -143,12 +146,15 @@ impl Normaliser<'_> {
                 enclosing.references.pop();
                 target
             }
-            _ => Err(excluded(at, "excludes everything")),
+            Value::Bool(false) => Err(excluded(at, "excludes everything")),
+            _ => Err(failed(at, NOT_A_SCHEMA)),
         }
     }
 
     /// Adds the restrictions of `more`.
-    fn merge(&mut self, fields: &mut Fields, more: Fields, at: &str) -> Result<()> {
+    fn merge(&mut self, fields: &mut Fields, mut more: Fields, at: &str) -> Result<()> {
+        self.restrict_unnamed(fields, &mut more, at)?;
+        self.restrict_unnamed(&more, fields, at)?;
         for (key, value) in more {
             match fields.get_mut(&key) {
                 None => {
@@ -216,13 +222,19 @@ fn intersect(key: &str, first: &mut Value, second: Value, at: &str) -> Result<Op
         ("properties" | "patternProperties", Value::Object(first), Value::Object(second)) => {
             for (name, schema) in second {
                 match first.get_mut(&name) {
-                    Some(known) if *known != schema => add_part(known, schema),
-                    Some(_) => {}
+                    Some(known) => add_part(known, schema),
                     None => {
                         first.insert(name, schema);
                     }
                 }
             }
+        }
+        ("prefixItems", Value::Array(first), Value::Array(second)) => {
+            let mut second = second.into_iter();
+            for (known, schema) in first.iter_mut().zip(second.by_ref()) {
+                add_part(known, schema);
+            }
+            first.extend(second);
         }
         ("required", Value::Array(first), Value::Array(second)) => {
             let is_new = are_new(first, &second);
@@ -263,7 +275,11 @@ fn intersect(key: &str, first: &mut Value, second: Value, at: &str) -> Result<Op
 
 /// Makes a schema the combination of itself and `part`. A combination of several parts gets one more: another one around
 /// it for each of thousands of parts would be too deep for the stack.
-fn add_part(schema: &mut Value, part: Value) {
+pub(super) fn add_part(schema: &mut Value, part: Value) {
+    // A reference alone is not resolved, because its target may contain it.
+    if *schema == part {
+        return;
+    }
     match several_parts(schema) {
         Some(parts) => parts.push(part),
         None => *schema = object_of("allOf", Value::Array(vec![schema.take(), part])),

@@ -14,13 +14,15 @@ mod merge;
 mod object;
 mod pattern;
 mod scalar;
+mod unnamed;
 mod valid;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::limits::check_schema_bytes;
+use super::limits::{check_regex, check_schema_bytes};
 use crate::kinds::{Fields, implied_type, pointed};
 
 /// Maximum schemas within the schema, each counted once per use in a combination.
@@ -35,6 +37,8 @@ const STATES_COUNTED_MAX: usize = 1_000;
 const PATH_BYTES: usize = 256;
 /// Maximum notes.
 const NOTES_MAX: usize = 50;
+/// The message for what is no schema.
+const NOT_A_SCHEMA: &str = "a schema is an object or a boolean";
 
 /// The treatment of keywords that cannot be enforced while decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +95,8 @@ pub fn normalise(schema: &Value, strictness: Strictness) -> Result<Normalised> {
     if let (Value::Object(normal), false) = (&mut normal, definitions.is_empty()) {
         normal.insert("$defs".to_owned(), Value::Object(definitions));
     }
-    if let (Value::Object(normal), Some(options)) = (&mut normal, schema.get("x-guidance")) {
+    if let (Value::Object(normal), Some(options)) = (&mut normal, normaliser.options_of_compiler()) {
+        normaliser.check_options(options)?;
         normal.insert("x-guidance".to_owned(), options.clone());
     }
     Ok(Normalised { schema: normal, notes: normaliser.notes })
@@ -181,13 +186,24 @@ impl<'a> Normaliser<'a> {
         match schema {
             Value::Bool(_) => Ok(schema.clone()),
             Value::Object(fields) => {
+                let fields = self.present(fields, at)?;
                 if !["$ref", "allOf"].iter().any(|keyword| fields.contains_key(*keyword)) {
-                    return self.fields(fields, at, depth);
+                    return self.fields(&fields, at, depth);
                 }
-                let fields = self.flatten(fields, at)?;
+                let fields = self.flatten(&fields, at)?;
                 self.fields(&fields, at, depth)
             }
-            _ => Err(failed(at, "a schema is an object or a boolean")),
+            _ => Err(failed(at, NOT_A_SCHEMA)),
+        }
+    }
+
+    /// The keywords that a schema has: some programs print those that it lacks as null, such as Go an empty list. Only
+    /// a value may be null.
+    fn present<'f>(&mut self, fields: &'f Fields, at: &str) -> Result<Cow<'f, Fields>> {
+        let is_present = |key: &str| !fields[key].is_null() || ["const", "default"].contains(&key);
+        match fields.keys().all(|key| is_present(key)) {
+            true => Ok(Cow::Borrowed(fields)),
+            false => self.copy_fields(fields, is_present, at).map(Cow::Owned),
         }
     }
 
@@ -287,6 +303,22 @@ impl<'a> Normaliser<'a> {
         let kind = if let [kind] = types[..] { json!(kind) } else { json!(types) };
         normal.insert("type".to_owned(), kind);
         Ok(Value::Object(normal))
+    }
+
+    /// The options of `x-guidance`, with which a schema is left to llguidance.
+    fn options_of_compiler(&self) -> Option<&'a Value> {
+        self.root.get("x-guidance").filter(|options| !options.is_null())
+    }
+
+    /// Checks the expressions among the options of `x-guidance`, which llguidance compiles as they are.
+    fn check_options(&mut self, options: &Value) -> Result<()> {
+        for key in ["whitespace_pattern", "item_separator", "key_separator"] {
+            let Some(expression) = options.get(key).and_then(Value::as_str) else { continue };
+            let at = format!("$.x-guidance.{key}");
+            check_regex(expression).map_err(|error| failed(&at, error))?;
+            self.count_pattern(expression, &at)?;
+        }
+        Ok(())
     }
 
     /// Drops a keyword with a note, or refuses it.

@@ -97,12 +97,37 @@ impl Normaliser<'_> {
         let dropped = patterns.is_empty() && fields.contains_key("patternProperties");
         let additional = additional.unwrap_or(Value::Bool(dropped || !closes));
         if additional == Value::Bool(false) && patterns.is_empty() {
-            for name in &required.names {
-                // Closing the object must not exclude required properties.
-                properties.entry(*name).or_insert(Value::Bool(true));
-            }
+            self.allow_required(fields, required, &mut properties, at)?;
         }
         Ok(Entries { properties, patterns, additional, closes })
+    }
+
+    /// Adds the required properties: closing the object must not exclude them. If the schema closes it itself, a note
+    /// says so.
+    fn allow_required(
+        &mut self,
+        fields: &Fields,
+        required: &Required<'_>,
+        properties: &mut Fields,
+        at: &str,
+    ) -> Result<()> {
+        let listed = properties.len();
+        for name in &required.names {
+            properties.entry(*name).or_insert(Value::Bool(true));
+        }
+        let closes = |keyword: &&str| match fields.get(*keyword) {
+            Some(Value::Bool(is_open)) => !is_open,
+            Some(names) => names.get("enum").is_some(),
+            None => false,
+        };
+        let keywords = ["propertyNames", "additionalProperties", "unevaluatedProperties"];
+        match keywords.into_iter().find(closes) {
+            Some(keyword) if properties.len() > listed => {
+                let why = "it excludes a property that is required";
+                self.drop_keyword(at, keyword, why, UnderStrict::Tolerated)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A map of schemas.
@@ -281,12 +306,12 @@ impl Normaliser<'_> {
         if let Some(prefix) = prefix {
             let normal = prefix.iter().enumerate();
             let normal =
-                normal.map(|(i, item)| self.node(item, &format!("{at}.prefixItems[{i}]"), depth + 1));
+                normal.map(|(i, item)| self.item(item, &format!("{at}.prefixItems[{i}]"), depth + 1));
             out.insert("prefixItems".to_owned(), Value::Array(normal.collect::<Result<_>>()?));
         }
         match items {
             Some(items) => {
-                out.insert("items".to_owned(), self.node(items, &format!("{at}.items"), depth + 1)?);
+                out.insert("items".to_owned(), self.item(items, &format!("{at}.items"), depth + 1)?);
             }
             // A tuple is closed, as an object that lists its properties.
             None if prefix.is_some() => {
@@ -295,6 +320,14 @@ impl Normaliser<'_> {
             None => {}
         }
         scalar::counts(fields, out, "minItems", "maxItems", at)
+    }
+
+    /// Normalises the schema of an item; if no value can satisfy it, the array ends before the item.
+    fn item(&mut self, schema: &Value, at: &str, depth: usize) -> Result<Value> {
+        match self.node(schema, at, depth) {
+            Err(error) if error.excludes_all => Ok(Value::Bool(false)),
+            normal => normal,
+        }
     }
 }
 

@@ -100,36 +100,46 @@ impl Matcher {
 /// remaining pattern accepts every text that the whole accepts.
 pub(super) fn without_lookaheads(pattern: &str) -> (String, bool) {
     let mut left = String::new();
-    let mut rest = pattern;
-    let mut found = false;
-    while let Some(letter) = rest.chars().next() {
-        if rest.starts_with("(?!") || rest.starts_with("(?=") {
-            let Some(length) = group_length(rest) else { return (pattern.to_owned(), found) };
-            rest = &rest[length..];
-            found = true;
+    let mut read = 0;
+    for (at, letter) in outside_classes(pattern) {
+        let group = &pattern[at..];
+        let is_lookahead = letter == '(' && (group.starts_with("(?!") || group.starts_with("(?="));
+        if at < read || !is_lookahead {
             continue;
         }
-        let length =
-            if letter == '\\' { rest.chars().take(2).map(char::len_utf8).sum() } else { letter.len_utf8() };
-        left.push_str(&rest[..length]);
-        rest = &rest[length..];
+        let Some(length) = group_length(group) else { return (pattern.to_owned(), read > 0) };
+        left.push_str(&pattern[read..at]);
+        let end = at + length;
+        read = end + quantifier_length(&pattern[end..]);
     }
-    (left, found)
+    left.push_str(&pattern[read..]);
+    (left, read > 0)
 }
 
-/// Bytes of the group that `text` starts with.
-fn group_length(text: &str) -> Option<usize> {
-    let (mut open, mut in_class, mut escaped) = (0, false, false);
-    for (at, letter) in text.char_indices() {
+/// The letters of an expression that are neither escaped nor of a class, with their places.
+fn outside_classes(pattern: &str) -> impl Iterator<Item = (usize, char)> {
+    let (mut in_class, mut escaped) = (false, false);
+    pattern.char_indices().filter(move |&(_, letter)| {
         if std::mem::take(&mut escaped) {
-            continue;
+            return false;
         }
         match letter {
             '\\' => escaped = true,
             '[' => in_class = true,
             ']' => in_class = false,
-            '(' if !in_class => open += 1,
-            ')' if !in_class => {
+            _ => return !in_class,
+        }
+        false
+    })
+}
+
+/// Bytes of the group that `text` starts with.
+fn group_length(text: &str) -> Option<usize> {
+    let mut open = 0;
+    for (at, letter) in outside_classes(text) {
+        match letter {
+            '(' => open += 1,
+            ')' => {
                 open -= 1;
                 if open == 0 {
                     return Some(at + 1);
@@ -139,6 +149,16 @@ fn group_length(text: &str) -> Option<usize> {
         }
     }
     None
+}
+
+/// Bytes of the quantifier that `text` starts with: JavaScript allows one behind a lookahead.
+fn quantifier_length(text: &str) -> usize {
+    let behind_count = || {
+        let count = text.strip_prefix('{').filter(|count| count.starts_with(|c: char| c.is_ascii_digit()))?;
+        count.trim_start_matches(|c: char| c.is_ascii_digit() || c == ',').strip_prefix('}')
+    };
+    let Some(rest) = text.strip_prefix(['*', '+', '?']).or_else(behind_count) else { return 0 };
+    text.len() - rest.strip_prefix('?').unwrap_or(rest).len()
 }
 
 /// Whether every group and class of an expression is closed, which all dialects require.
@@ -184,6 +204,20 @@ mod tests {
         check(r"(?=.*[)])(?!(a|(b)))c", "c");
         check(r"\(?=a", r"\(?=a");
         check("(a)|b", "(a)|b");
+        for of_class in [r"^[(?!)]+$", r"^[A-Za-z0-9 .,(?!)-]+$", r"[\](?=a)]", r"\\[(?=[)]"] {
+            check(of_class, of_class);
+        }
+        check(r"[(?!](?![)])[a)]", "[(?!][a)]");
+    }
+
+    /// What repeats a lookahead must not repeat what stands before it.
+    #[test]
+    fn quantifiers_of_lookaheads_are_removed() {
+        for quantifier in ["", "*", "+", "?", "*?", "{2}", "{2,}", "{2,3}?"] {
+            let (left, found) = without_lookaheads(&format!("a(?!b){quantifier}c"));
+            assert_eq!((&*left, found), ("ac", true), "{quantifier}");
+        }
+        assert_eq!(without_lookaheads("(?!b){a}").0, "{a}");
     }
 
     #[test]

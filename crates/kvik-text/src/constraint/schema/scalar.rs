@@ -9,6 +9,8 @@ use super::{Fields, Normaliser, Result, UnderStrict, datetime, excluded, failed,
 const COUNT_MAX: u64 = 10_000_000;
 /// Maximum states of the automaton of `multipleOf`, one for each remainder.
 const REMAINDERS_MAX: f64 = 1000.0;
+/// Bounds from here on are too large for llguidance, which computes with whole numbers of 64 bits.
+const COMPUTED_MAX: f64 = 9_223_372_036_854_775_808.0;
 /// Maximum product of a pattern's states and the length that it is combined with.
 const PATTERN_LENGTHS_MAX: u64 = 20_000;
 /// Maximum bytes of all patterns of a schema.
@@ -136,6 +138,15 @@ impl Normaliser<'_> {
         if excludes_all(out) {
             return Err(excluded(at, "no number is within both bounds"));
         }
+        self.divisor(fields, out, at)?;
+        // Such a schema is left to llguidance.
+        if out.contains_key("multipleOf") || self.options_of_compiler().is_some() {
+            self.computed_bounds(out, at)?;
+        }
+        Ok(())
+    }
+
+    fn divisor(&mut self, fields: &Fields, out: &mut Fields, at: &str) -> Result<()> {
         let Some(divisor) = number(fields, "multipleOf", at)? else { return Ok(()) };
         match remainders(divisor) {
             None => Err(failed(&format!("{at}.multipleOf"), "must be above 0")),
@@ -148,6 +159,31 @@ impl Normaliser<'_> {
                 self.drop_keyword(at, "multipleOf", &why, UnderStrict::Refused)
             }
         }
+    }
+
+    /// Drops bounds that hardly any number is beyond, and refuses those that hardly any is within, if llguidance cannot
+    /// compute with them; notes those that it does not exclude.
+    fn computed_bounds(&mut self, out: &mut Fields, at: &str) -> Result<()> {
+        let outwards =
+            [("minimum", -1.0), ("exclusiveMinimum", -1.0), ("maximum", 1.0), ("exclusiveMaximum", 1.0)];
+        for (keyword, outwards) in outwards {
+            let bound = out.get(keyword).and_then(Value::as_f64).unwrap_or(0.0) * outwards;
+            if bound <= -COMPUTED_MAX {
+                let message = "is too large for its schema; leave out `multipleOf` and `x-guidance`";
+                return Err(failed(&format!("{at}.{keyword}"), message));
+            }
+            if bound >= COMPUTED_MAX {
+                out.remove(keyword);
+                let why = "it is beyond the whole numbers of 64 bits, and the schema has `multipleOf` or `x-guidance`";
+                self.drop_keyword(at, keyword, why, UnderStrict::Tolerated)?;
+            }
+        }
+        for keyword in included_bounds(out) {
+            let why =
+                "the other bound is near, and beside `multipleOf` or `x-guidance` this one may be allowed";
+            self.drop_keyword(at, keyword, why, UnderStrict::Tolerated)?;
+        }
+        Ok(())
     }
 }
 
@@ -163,6 +199,18 @@ fn excludes_all(out: &Fields) -> bool {
         ]
         .iter()
         .any(|(low, high)| below(low, high).is_some_and(|(low, high)| low >= high))
+}
+
+/// The open bounds that llguidance includes: it allows the whole number before a fraction that is limited on both sides.
+fn included_bounds(out: &Fields) -> impl Iterator<Item = &'static str> {
+    let bound = |keyword: &str| out.get(keyword).and_then(Value::as_f64);
+    let is_near = |open: &str, others: [&str; 2]| {
+        let distance = |other: &str| Some((bound(open)? - bound(other)?).abs());
+        others.into_iter().filter_map(distance).any(|distance| distance < 1.0)
+    };
+    let low = is_near("exclusiveMinimum", ["maximum", "exclusiveMaximum"]);
+    let high = is_near("exclusiveMaximum", ["minimum", "exclusiveMinimum"]);
+    [low.then_some("exclusiveMinimum"), high.then_some("exclusiveMaximum")].into_iter().flatten()
 }
 
 /// Number of remainders of a division, in units of the divisor's last digit.

@@ -74,6 +74,52 @@ fn inheritance_through_references() {
     assert!(!accepts(&constraint, r#"{"id":1,"parent":{"id":2,"name":"x"},"name":"x"}"#));
 }
 
+/// NSwag, zod and valibot close each class by itself, so that no value would satisfy a class and its base: the properties of
+/// both are allowed.
+#[test]
+fn inheritance_of_closed_objects() {
+    let closed = |names: &[&str]| {
+        let properties: Map<_, _> =
+            names.iter().map(|name| ((*name).to_owned(), json!({"type": "integer"}))).collect();
+        json!({"type": "object", "properties": properties, "required": names, "additionalProperties": false})
+    };
+    let check = |schema: Value, notes: usize| {
+        assert_eq!(lenient(&schema).notes.len(), notes, "{schema}: {:?}", lenient(&schema).notes);
+        normalise(&schema, Strictness::Strict).unwrap();
+        let constraint = Constraint::JsonSchema(schema.clone());
+        for (text, expect) in [
+            (r#"{"id":1,"x":2}"#, true),
+            (r#"{"id":1}"#, false),
+            (r#"{"x":2}"#, false),
+            (r#"{"id":1,"x":2,"y":3}"#, false),
+        ] {
+            assert_eq!(accepts(&constraint, text), expect, "{schema}: {text}");
+        }
+    };
+    let base = json!({"Base": closed(&["id"])});
+    let reference = json!({"$ref": "#/definitions/Base"});
+    check(json!({"allOf": [closed(&["id"]), closed(&["x"])]}), 1);
+    check(json!({"allOf": [reference, closed(&["x"])], "definitions": base}), 1);
+    let mut siblings = closed(&["x"]);
+    siblings["allOf"] = json!([reference]);
+    siblings["definitions"] = base.clone();
+    check(siblings, 1);
+    let open = |name: &str| {
+        let mut schema = closed(&[name]);
+        schema.as_object_mut().unwrap().remove("additionalProperties");
+        schema
+    };
+    let mut referring = open("x");
+    referring["$ref"] = reference["$ref"].clone();
+    referring["definitions"] = base.clone();
+    check(referring, 1);
+    // A union in an intersection, as zod-to-json-schema writes it.
+    check(json!({"allOf": [{"anyOf": [closed(&["x"]), closed(&["z"])]}, open("id")]}), 2);
+    let empty = json!({"type": "object", "additionalProperties": false});
+    let derived = json!({"Base": closed(&["id", "x"])});
+    check(json!({"allOf": [reference, empty], "definitions": derived}), 1);
+}
+
 #[test]
 fn unenforceable_keywords_are_noted_and_under_strict_refused_as_openai_does() {
     let check = |schema: Value, notes: &[&str], refused: bool| {
@@ -112,8 +158,20 @@ fn unenforceable_keywords_are_noted_and_under_strict_refused_as_openai_does() {
         &["$.patternProperties"],
         true,
     );
+    let needed = json!({"properties": {}, "required": ["a"], "additionalProperties": false});
+    check(needed, &["$.additionalProperties"], false);
+    check(json!({"properties": {}, "propertyNames": {"type": "string"}, "required": ["a"]}), &[], false);
+    check(json!({"propertyNames": {"enum": ["b"]}, "required": ["a"]}), &["$.propertyNames"], false);
     check(json!({"type": "integer", "multipleOf": 10_000_019}), &["$.multipleOf"], true);
     check(json!({"type": "number", "multipleOf": 0.07}), &["$.multipleOf"], true);
+    check(json!({"type": "number", "multipleOf": 2, "maximum": f64::MAX}), &["$.maximum"], false);
+    check(json!({"type": "integer", "multipleOf": 2, "minimum": i64::MIN}), &["$.minimum"], false);
+    let half = json!({"type": "number", "multipleOf": 0.1, "exclusiveMinimum": 0, "maximum": 0.5});
+    check(half, &["$.exclusiveMinimum"], false);
+    check(json!({"multipleOf": 0.1, "exclusiveMinimum": 0, "maximum": 1}), &[], false);
+    let options = json!({"type": "integer", "exclusiveMaximum": u64::MAX, "x-guidance": {}});
+    check(options, &["$.exclusiveMaximum"], false);
+    check(json!({"type": "integer", "minimum": i64::MIN, "maximum": f64::MAX}), &[], false);
     check(json!({"type": "number", "multipleOf": 0.01, "title": "T", "default": 1}), &[], false);
     check(
         json!({"type": "string", "pattern": "^(a|b)*a(a|b){30}$", "maxLength": 50}),
@@ -141,8 +199,12 @@ fn invalid_schemas_name_the_path() {
     check(json!({"minLength": -1}), "$.minLength");
     check(json!({"type": "integer", "minimum": "1"}), "$.minimum");
     check(json!({"type": "integer", "multipleOf": 0}), "$.multipleOf");
+    check(json!({"type": "integer", "multipleOf": 2, "minimum": u64::MAX}), "$.minimum");
+    check(json!({"items": {"type": "number", "maximum": i64::MIN}, "x-guidance": {}}), "$.items.maximum");
     check(json!({"required": [1]}), "$.required");
     check(json!({"anyOf": []}), "$.anyOf");
+    check(json!({"anyOf": [true, {"allOf": [3]}]}), "$.anyOf[1].allOf[0]");
+    check(json!({"allOf": [{"items": [true]}, {"items": {"minimum": 1}}]}), "$.items.allOf[0]");
     let many: Map<_, _> = (0..500).map(|i| (format!("p{i}"), json!({}))).collect();
     check(json!({ "properties": many }), "$.properties");
     let doubled = |i: usize| json!({"$ref": format!("#/$defs/a{}", i + 1)});
@@ -168,4 +230,30 @@ fn older_drafts_and_openapi_are_supported() {
     );
     check(json!({"minimum": 3}), "4", true);
     check(json!({"type": ["string", "null"], "enum": ["a", null, 1]}), "1", false);
+}
+
+/// Go prints an empty list as null, and other programs print all keywords.
+#[test]
+fn a_keyword_that_is_null_is_absent() {
+    let check = |schema: Value, expect: Value| assert_eq!(lenient(&schema).schema, expect, "{schema}");
+    check(json!({"type": "object", "required": null}), json!({"type": "object"}));
+    check(json!({"type": "object", "x-guidance": null}), json!({"type": "object"}));
+    for keyword in ["properties", "additionalProperties", "anyOf", "oneOf", "allOf", "not", "enum", "$ref"] {
+        check(json!({"type": "object", keyword: null}), json!({"type": "object"}));
+    }
+    for keyword in ["pattern", "format", "minLength", "maxLength", "nullable", "type", "description"] {
+        check(json!({"const": "a", keyword: null}), json!({"const": "a"}));
+        check(json!({keyword: null}), json!(true));
+    }
+    for keyword in ["minimum", "exclusiveMaximum", "multipleOf"] {
+        check(json!({"type": "integer", keyword: null}), json!({"type": "integer"}));
+    }
+    for keyword in ["items", "prefixItems", "minItems", "uniqueItems", "contains"] {
+        check(json!({"type": "array", keyword: null}), json!({"type": "array"}));
+    }
+    let part = json!({"type": "string", "enum": null, "minLength": 1});
+    let expect = json!({"minLength": 1, "maxLength": 3, "type": "string"});
+    check(json!({"allOf": [part], "maxLength": 3, "pattern": null}), expect);
+    check(json!({"const": null}), json!({"const": null}));
+    check(json!({"enum": ["a", null]}), json!({"enum": ["a", null]}));
 }

@@ -1,7 +1,9 @@
-//! Tests of every pair of keywords, on values that a second, naive reading of each keyword judges.
+//! Tests of every keyword, every pair of them, and every pair beside `required`, on values that a second, naive reading of
+//! each keyword judges.
 
 use serde_json::{Value, json};
 
+use super::super::Compiler;
 use super::super::tests::{accepts_from, compiler};
 use super::*;
 use crate::forms::Constraint;
@@ -48,12 +50,37 @@ fn rules() -> Vec<Rule> {
         rule(json!({"minimum": 2}), |value| number(value, |number| number >= 2.0)),
         rule(json!({"exclusiveMaximum": 4}), |value| number(value, |number| number < 4.0)),
         rule(json!({"multipleOf": 2}), |value| number(value, |number| number % 2.0 == 0.0)),
-        rule(json!({"required": ["a"]}), |value| object(value, |fields| fields.contains_key("a"))),
+        required(),
         rule(json!({"properties": {"a": {"type": "integer"}}}), |value| {
             object(value, |fields| fields.get("a").is_none_or(|a| a.is_i64()))
         }),
+        rule(json!({"properties": {"b": {"type": "integer"}}}), |value| {
+            object(value, |fields| fields.get("b").is_none_or(Value::is_i64))
+        }),
+        rule(json!({"properties": {"a": {}}, "additionalProperties": false}), |value| {
+            object(value, |fields| fields.keys().all(|name| name == "a"))
+        }),
+        rule(json!({"additionalProperties": {"type": "integer"}}), |value| {
+            object(value, |fields| fields.values().all(Value::is_i64))
+        }),
+        rule(json!({"patternProperties": {"^b": {"type": "string"}}}), |value| {
+            object(value, |fields| {
+                fields.iter().all(|(name, value)| !name.starts_with('b') || value.is_string())
+            })
+        }),
+        rule(json!({"minProperties": 2}), |value| object(value, |fields| fields.len() >= 2)),
         rule(json!({"maxProperties": 1}), |value| object(value, |fields| fields.len() <= 1)),
         rule(json!({"minItems": 2}), |value| array(value, |items| items.len() >= 2)),
+        rule(json!({"prefixItems": [{"type": "integer"}, {"type": "string"}]}), |value| {
+            array(value, |items| {
+                items.first().is_none_or(Value::is_i64) && items.get(1).is_none_or(Value::is_string)
+            })
+        }),
+        rule(json!({"prefixItems": [{"type": "integer"}], "items": {"type": "string"}}), |value| {
+            array(value, |items| {
+                items.first().is_none_or(Value::is_i64) && items.iter().skip(1).all(Value::is_string)
+            })
+        }),
         rule(json!({"items": {"type": "integer"}}), |value| {
             array(value, |items| items.iter().all(Value::is_i64))
         }),
@@ -77,6 +104,10 @@ fn rules() -> Vec<Rule> {
     ]
 }
 
+fn required() -> Rule {
+    rule(json!({"required": ["a"]}), |value| object(value, |fields| fields.contains_key("a")))
+}
+
 fn values() -> Vec<Value> {
     vec![
         json!("a"),
@@ -95,26 +126,42 @@ fn values() -> Vec<Value> {
         json!({}),
         json!({"a": 1}),
         json!({"a": "x"}),
+        json!({"b": 1}),
+        json!({"b": "x"}),
         json!({"a": 1, "b": 2}),
+        json!({"a": 1, "b": "x"}),
         json!([]),
         json!([1]),
         json!([1, 2]),
         json!([1, 1]),
         json!(["x", 1]),
+        json!([1, "x"]),
     ]
 }
 
-/// Two rules combined, in every way to express it. Equal keywords cannot be siblings.
+/// Keywords of which some apply to what the others do not name, if they are siblings.
+const RELATED: [&[&str]; 2] =
+    [&["properties", "patternProperties", "additionalProperties"], &["prefixItems", "items"]];
+
+/// Two rules combined, in every way to express it. Equal keywords cannot be siblings, and related ones say something else
+/// as siblings.
 fn both(first: &Value, second: &Value) -> Vec<Value> {
-    let mut merged = first.as_object().unwrap().clone();
-    let names = second.as_object().unwrap();
+    let (first_names, names) = (first.as_object().unwrap(), second.as_object().unwrap());
     let mut ways = vec![
         json!({"allOf": [first, second]}),
         json!({"$ref": "#/$defs/50%25", "allOf": [second], "$defs": {"50%": first}}),
     ];
-    if !names.keys().any(|key| merged.contains_key(key)) {
-        merged.extend(names.clone());
-        ways.push(Value::Object(merged));
+    let beside = |more: &Fields| {
+        Value::Object(first_names.iter().chain(more).map(|(key, rule)| (key.clone(), rule.clone())).collect())
+    };
+    let is_related = |group: &&[&str]| {
+        [first_names, names].iter().all(|names| group.iter().any(|key| names.contains_key(*key)))
+    };
+    if !names.keys().any(|key| first_names.contains_key(key)) && !RELATED.iter().any(is_related) {
+        ways.push(beside(names));
+    }
+    if !first_names.contains_key("anyOf") {
+        ways.push(beside(&Map::from_iter([("anyOf".to_owned(), json!([second]))])));
     }
     ways
 }
@@ -152,25 +199,70 @@ fn listed_values_are_those_that_every_keyword_beside_them_allows() {
     }
 }
 
-/// An answer satisfies both keywords, or a note says which of them is not enforced.
+/// Within a class, what looks like a lookahead is letters.
+#[test]
+fn a_class_with_the_letters_of_a_lookahead_allows_them() {
+    let listed = json!({"enum": ["Hi!", "No.", "<"], "pattern": "^[A-Za-z0-9 .,(?!)-]+$"});
+    let normal = normalise(&listed, Strictness::Lenient).unwrap();
+    assert_eq!(normal, Normalised { schema: json!({"enum": ["Hi!", "No."]}), notes: Vec::new() });
+}
+
+/// An answer satisfies all keywords, or a note says which of them is not enforced.
 #[test]
 fn answers_satisfy_every_keyword_that_no_note_names() {
-    let (rules, values, compiler) = (rules(), values(), compiler());
+    let (rules, compiler, required) = (rules(), compiler(), required());
     for (at, first) in rules.iter().enumerate() {
+        check_answers(&compiler, &first.schema, &[first]);
         for second in &rules[at + 1..] {
-            for way in both(&first.schema, &second.schema) {
-                let Ok(normal) = normalise(&way, Strictness::Lenient) else { continue };
-                if !normal.notes.is_empty() {
-                    continue;
-                }
-                let constraint = Constraint::JsonSchema(way.clone());
-                let Ok(guide) = compiler.compile(&constraint) else { continue };
-                for value in &values {
-                    let allowed = (first.allows)(value) && (second.allows)(value);
-                    let accepted = accepts_from(guide.fork(), &value.to_string());
-                    assert!(allowed || !accepted, "{way} accepts {value}");
-                }
+            let mut ways = both(&first.schema, &second.schema);
+            // One normalised schema is one grammar.
+            ways.dedup_by_key(|way| normalise(way, Strictness::Lenient));
+            for way in ways {
+                check_answers(&compiler, &way, &[first, second]);
             }
+            let all = json!({"allOf": [first.schema, second.schema, required.schema]});
+            check_answers(&compiler, &all, &[first, second, &required]);
         }
     }
+}
+
+fn check_answers(compiler: &Compiler, schema: &Value, rules: &[&Rule]) {
+    let Ok(normal) = normalise(schema, Strictness::Lenient) else { return };
+    if !normal.notes.is_empty() {
+        return;
+    }
+    let Ok(guide) = compiler.compile(&Constraint::JsonSchema(schema.clone())) else { return };
+    for value in values() {
+        let allowed = rules.iter().all(|rule| (rule.allows)(&value));
+        let accepted = accepts_from(guide.fork(), &value.to_string());
+        assert!(allowed || !accepted, "{schema} accepts {value}");
+    }
+}
+
+/// What one part does not allow is not allowed because another part names it.
+#[test]
+fn names_of_another_part_are_not_additional_to_it_alone() {
+    let normal = |schema: Value| normalise(&schema, Strictness::Lenient).unwrap();
+    let closed = json!({"properties": {"a": {}}, "additionalProperties": false});
+    let integers =
+        json!({"properties": {"b": {"type": "integer"}}, "patternProperties": {"^c": {"type": "null"}}});
+    let both = normal(json!({"allOf": [closed, integers]}));
+    let expect = json!({"type": "object", "properties": {"a": true, "b": false}, "patternProperties": {"^c": false},
+                        "additionalProperties": false});
+    assert_eq!(both, Normalised { schema: expect, notes: Vec::new() });
+    let open = json!({"properties": {"a": {"type": "null"}, "ab": {}}, "patternProperties": {"^a": {}},
+                      "additionalProperties": {"type": "integer"}});
+    let names =
+        json!({"properties": {"ab": {"type": "string"}, "ac": {"type": "string"}, "b": {"minimum": 1}}});
+    let both = normal(json!({"allOf": [names, open]})).schema;
+    let expect = json!({"ab": {"type": "string"}, "ac": {"type": "string"}, "a": {"type": "null"},
+                        "b": {"type": "integer", "minimum": 1}});
+    assert_eq!(both["properties"], expect);
+    // Of the names that a pattern matches, the other part has some.
+    let pattern = json!({"patternProperties": {"^a": {"type": "integer"}}});
+    let notes = normal(json!({"allOf": [closed, pattern]})).notes;
+    assert!(notes[0].starts_with("$.allOf[1].additionalProperties: not enforced"), "{notes:?}");
+    let tuple = json!({"allOf": [{"prefixItems": [true, true]}, {"prefixItems": [{"type": "null"}], "items": {"type": "integer"}}]});
+    let expect = json!({"prefixItems": [{"type": "null"}, {"type": "integer"}], "items": {"type": "integer"}, "type": "array"});
+    assert_eq!(normal(tuple), Normalised { schema: expect, notes: Vec::new() });
 }

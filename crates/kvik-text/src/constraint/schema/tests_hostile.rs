@@ -93,6 +93,10 @@ fn long_chains_of_references_are_read() {
 fn combinations_copy_a_limited_number_of_values() {
     let list = json!({"enum": vec![1; 20_000]});
     let names = json!({"required": many(20_000, |i| format!("{i:x}"))});
+    let part = |i: usize| {
+        let properties = Map::from_iter([(format!("p{i}"), json!({}))]);
+        json!({"properties": properties, "additionalProperties": {"minimum": i}})
+    };
     let cases = [
         (
             "references beside keywords",
@@ -111,6 +115,7 @@ fn combinations_copy_a_limited_number_of_values() {
             "names of properties",
             json!({"propertyNames": {"enum": many(100, |i| format!("p{i}"))}, "additionalProperties": list}),
         ),
+        ("names that are new to the other parts", json!({"allOf": many(1_000, part)})),
         ("many references", json!({"$defs": {"lllllll": list}, "properties": properties(100, spelled)})),
         (
             "many references to names",
@@ -136,6 +141,22 @@ fn a_long_schema_is_refused_before_it_is_read() {
     let error = read(&json!({"title": "x".repeat(300_000), "type": "nonsense"})).unwrap_err();
     assert_eq!(error.path, "$", "{error}");
     assert!(error.message.contains("the limit is 262144"), "{error}");
+}
+
+/// The options for llguidance have expressions, which take as much as patterns do.
+#[test]
+fn expressions_of_options_are_limited() {
+    let many_classes = r"[\pL\w]".repeat(251);
+    for key in ["whitespace_pattern", "item_separator", "key_separator"] {
+        for expression in [&"a".repeat(20_000), &many_classes] {
+            let error = read(&json!({"type": "object", "x-guidance": {key: expression}})).unwrap_err();
+            assert_eq!(error.path, format!("$.x-guidance.{key}"), "{error}");
+        }
+        read(&json!({"type": "object", "x-guidance": {key: "[,:]"}})).unwrap();
+    }
+    let patterns = properties(2, |_| json!({"pattern": "a".repeat(4_000)}));
+    let together = json!({"properties": patterns, "x-guidance": {"whitespace_pattern": "b".repeat(9_000)}});
+    assert_eq!(read(&together).unwrap_err().path, "$.x-guidance.whitespace_pattern");
 }
 
 #[test]

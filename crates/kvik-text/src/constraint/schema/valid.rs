@@ -145,7 +145,8 @@ impl<'a> Validator<'a> {
         }
     }
 
-    fn matches(&mut self, pattern: &str, text: &str) -> Option<bool> {
+    /// Whether a pattern matches a text.
+    pub(super) fn matches(&mut self, pattern: &str, text: &str) -> Option<bool> {
         self.checks_left = self.checks_left.checked_sub(text.len() / BYTES_PER_CHECK)?;
         self.step(MATCH_STEPS)?;
         if !self.patterns.contains_key(pattern) {
@@ -254,7 +255,7 @@ impl<'a> Validator<'a> {
     }
 
     /// Whether a property is not described by `properties` or `patternProperties`.
-    fn is_additional(&mut self, fields: &Fields, name: &str) -> Option<bool> {
+    pub(super) fn is_additional(&mut self, fields: &Fields, name: &str) -> Option<bool> {
         let described = |keyword: &str| fields.get(keyword).and_then(Value::as_object);
         if described("properties").is_some_and(|properties| properties.contains_key(name)) {
             return Some(false);
