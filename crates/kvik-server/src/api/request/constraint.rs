@@ -16,6 +16,9 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
+/// Maximum bytes of the texts of a choice, written as one expression: as many as an expression may have.
+const CHOICE_BYTES_MAX: usize = 16 << 10;
+
 /// What the answer must look like: at most one of these.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct ConstraintFields {
@@ -23,7 +26,7 @@ pub(super) struct ConstraintFields {
     /// JSON of this schema; llama-server's.
     #[schemars(schema_with = "any_schema")]
     json_schema: Option<Json>,
-    /// A grammar in GBNF; llama-server's. One that begins with `start:` or `%llguidance` is read as Lark.
+    /// A grammar in GBNF; llama-server's. One that begins with `start:`, `?start:` or `%llguidance` is read as Lark.
     grammar: Option<String>,
     /// A Lark grammar, as llguidance reads it.
     grammar_lark: Option<String>,
@@ -37,7 +40,7 @@ pub(super) struct ConstraintFields {
     guided_regex: Option<String>,
     /// One of these texts; vLLM's earlier form.
     guided_choice: Option<Vec<String>>,
-    /// A Lark grammar; vLLM's earlier form.
+    /// A grammar in GBNF, as in `grammar`, or in Lark; vLLM's earlier form.
     guided_grammar: Option<String>,
 }
 
@@ -121,7 +124,7 @@ impl ConstraintFields {
             ("json_schema", json_schema),
             ("grammar", self.grammar.map_or(Ok(None), |text| grammar("grammar", text))?),
             ("grammar_lark", lark("grammar_lark", self.grammar_lark)?),
-            ("guided_grammar", lark("guided_grammar", self.guided_grammar)?),
+            ("guided_grammar", self.guided_grammar.map_or(Ok(None), guided_grammar)?),
             ("regex", regex(self.regex)),
             ("guided_json", guided_json),
             ("guided_regex", regex(self.guided_regex)),
@@ -225,7 +228,15 @@ fn one_of(path: &str, choices: Vec<String>) -> Result<Constraint> {
         text.chars().flat_map(escaped).collect::<String>()
     };
     let choices: Vec<String> = choices.iter().map(escaped).collect();
-    Ok(Constraint::Regex(format!("(?:{})", choices.join("|"))))
+    let regex = format!("(?:{})", choices.join("|"));
+    if regex.len() > CHOICE_BYTES_MAX {
+        let message = format!(
+            "`{path}` holds texts that take {} bytes as an expression, the limit is {CHOICE_BYTES_MAX}; send fewer or shorter ones",
+            regex.len()
+        );
+        return Err(ApiError::field(path, message));
+    }
+    Ok(Constraint::Regex(regex))
 }
 
 /// Reads the schema at `path` and normalises it to what can be enforced.
@@ -236,13 +247,20 @@ pub(crate) fn read_schema(
     notes: &mut Vec<String>,
 ) -> Result<Constraint> {
     let normal = normalise(schema, strictness).map_err(|error| {
-        // Paths in a schema start with `$`, which stands for this field.
-        let place = error.path.strip_prefix('$').map(|rest| format!("{path}{rest}"));
-        let place = place.unwrap_or_else(|| format!("{path}: {}", error.path));
+        let place = placed(path, &error.path);
         ApiError::field(&place, format!("`{place}` {}", error.message))
     })?;
     notes.extend(normal.notes);
     Ok(Constraint::JsonSchema(normal.schema))
+}
+
+/// Returns the place in the body of what begins with a path in the schema of the field `path`: there `$` stands for the
+/// field.
+pub(super) fn placed(path: &str, in_schema: &str) -> String {
+    match in_schema.strip_prefix('$') {
+        Some(rest) => format!("{path}{rest}"),
+        None => format!("{path}: {in_schema}"),
+    }
 }
 
 /// Reads a field with a grammar in GBNF. Earlier versions took Lark here, which is still read.
@@ -267,13 +285,20 @@ fn grammar(path: &str, text: String) -> Result<Option<Constraint>> {
 fn is_lark(text: &str) -> bool {
     let is_said = |line: &&str| !line.is_empty() && !line.starts_with("//") && !line.starts_with('#');
     let first = text.lines().map(str::trim).find(is_said).unwrap_or_default();
-    let start = first.strip_prefix("start").map(str::trim_start);
+    // Lark marks rules with `?` and `!`, which say what its trees have of them, and nothing of their texts.
+    let start = first.trim_start_matches(['!', '?']).strip_prefix("start").map(str::trim_start);
     first.starts_with('%') || start.is_some_and(|rest| rest.starts_with(':') && !rest.starts_with("::="))
 }
 
 /// Returns the constraint; an empty expression counts as absent, like an empty grammar.
 fn regex(text: Option<String>) -> Option<Constraint> {
     text.filter(|text| !text.is_empty()).map(Constraint::Regex)
+}
+
+/// Reads vLLM's earlier field: GBNF, whose rules alone have `::=`, or Lark however it begins.
+fn guided_grammar(text: String) -> Result<Option<Constraint>> {
+    const FIELD: &str = "guided_grammar";
+    if text.contains("::=") { grammar(FIELD, text) } else { lark(FIELD, Some(text)) }
 }
 
 /// Reads a field with a Lark grammar.
@@ -315,6 +340,20 @@ mod tests {
         assert_eq!(param(json!({"json_schema": {"type": "nonsense"}})), "json_schema.type");
     }
 
+    /// The grammar of vLLM's page on structured outputs.
+    const SQL: &str = r#"root ::= select_statement
+
+select_statement ::= "SELECT " column " from " table " where " condition
+
+column ::= "col_1 " | "col_2 "
+
+table ::= "table_1 " | "table_2 "
+
+condition ::= column "= " number
+
+number ::= "1 " | "2 "
+"#;
+
     #[test]
     fn constraints_in_every_form() {
         let schema = json!({"type": "object"});
@@ -352,7 +391,11 @@ mod tests {
         check(json!({"guided_regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
         check(json!({"guided_json": schema}), Some(Constraint::JsonSchema(schema.clone())));
         check(json!({"guided_json": schema.to_string()}), Some(Constraint::JsonSchema(schema.clone())));
-        check(json!({"guided_grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
+        for lark in ["start: \"a\"", "?start: \"a\"", "!?start : \"a\"", "a: \"a\"\nstart: a"] {
+            check(json!({"guided_grammar": lark}), Some(Constraint::Lark(lark.into())));
+        }
+        check(json!({"grammar": "?start: \"a\""}), Some(Constraint::Lark("?start: \"a\"".into())));
+        check(json!({"guided_grammar": SQL}), Some(Constraint::Lark(gbnf::to_lark(SQL).unwrap())));
         let choice = json!({"guided_choice": ["yes", "no (1.5)", "jå"]});
         check(choice, Some(Constraint::Regex(r"(?:yes|no \(1\.5\)|jå)".into())));
     }
@@ -389,6 +432,9 @@ mod tests {
         check(json!({"json": {"type": "nonsense"}}), "json.type");
         check(json!({"choice": []}), "choice");
         check(json!({"choice": [1]}), "choice[0]");
+        let long: Vec<String> = (0..3_000).map(|i| format!("value-{i}")).collect();
+        check(json!({"choice": long}), "choice");
+        assert_eq!(param(json!({"guided_choice": long})), "guided_choice");
         check(json!({"grammar": "root ::= a"}), "grammar");
         check(json!({"json_object": "yes"}), "json_object");
         check(json!({"structural_tag": {"structures": []}}), "structural_tag");

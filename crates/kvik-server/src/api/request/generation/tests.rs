@@ -39,6 +39,7 @@ fn the_defaults_are_kviks() {
         options,
         Options {
             sampling,
+            seed_per_prompt: false,
             stop: vec![],
             ignore_eos: false,
             line_limits: LineLimits::default(),
@@ -138,7 +139,8 @@ fn wrong_values_name_their_field() {
     check(json!({"guided_choice": [1]}), "guided_choice[0]");
     check(json!({"guided_json": "{"}), "guided_json");
     check(json!({"guided_json": {}, "regex": "a"}), "guided_json");
-    check(json!({"guided_grammar": "root ::= \"a\""}), "guided_grammar");
+    check(json!({"guided_grammar": "root ::= a"}), "guided_grammar");
+    check(json!({"grammar_lark": "root ::= \"a\""}), "grammar_lark");
     check(json!({"temperature": -0.1}), "temperature");
     check(json!({"temperature": "warm"}), "temperature");
     check(json!({"top_p": 1.1}), "top_p");
