@@ -225,7 +225,7 @@ impl Answer {
                 News::Event(Event::Finished { reason, .. }) => spoken.is_cut = reason == FinishReason::Length,
                 News::Event(Event::Done(report)) => return Ok(Spoken { report, ..spoken }),
                 News::Event(Event::Failed(error)) => return Err(error.into()),
-                News::Event(Event::Prefill { .. } | Event::Vector(_)) => {}
+                News::Event(Event::Unconstrained(_) | Event::Prefill { .. } | Event::Vector(_)) => {}
                 News::GivenUp(_) => return Err(RequestError::Stopping.into()),
             }
         }
@@ -262,6 +262,7 @@ impl Answer {
                 self.generated = Some(report);
             }
             News::Event(Event::Failed(error)) => return Err(error.into()),
+            News::Event(Event::Unconstrained(_)) => self.reader.unconstrain(),
             News::Event(Event::Prefill { .. } | Event::Vector(_)) => {}
             News::GivenUp(report) => {
                 self.complete();
@@ -455,6 +456,9 @@ impl std::fmt::Debug for News {
 
 #[cfg(test)]
 mod tests {
+    use kvik_text::answer::{AnswerStart, Offer, ToolForm};
+    use serde_json::json;
+
     use super::*;
 
     fn text(text: &str) -> Event {
@@ -521,6 +525,23 @@ mod tests {
             let report = answer.report().unwrap();
             assert_eq!((report.finish, report.generated_tokens), (expect, 1));
         }
+    }
+
+    /// A constraint that cannot be compiled holds no text to the form of calls.
+    #[test]
+    fn an_unconstrained_answer_loses_no_text() {
+        let said = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 'a'}}\n</tool_call>\nI cannot.";
+        let tools = vec![("f".to_owned(), json!({"type": "object"}))];
+        let offer = Offer { form: ToolForm::tagged(), tools, calls_max: 1, certain: true };
+        let reading = Reading::Tagged { start: AnswerStart::usual(false), offer: Some(Arc::new(offer)) };
+        let (answer, mut sink) = Answer::new(&reading, None);
+        sink.send(Event::Unconstrained(api::ConstraintError::NoGrammars));
+        said.split_inclusive(' ').for_each(|piece| assert!(sink.send(text(piece))));
+        sink.send(Event::Finished { choice: 0, reason: FinishReason::Eos });
+        sink.send(Event::Done(api::Report::default()));
+        let pieces: Vec<Piece> = answer.map(|piece| piece.unwrap()).collect();
+        assert!(pieces.iter().all(|piece| matches!(piece, Piece::Text(_))), "{pieces:?}");
+        assert_eq!(pieces.iter().map(Piece::text).collect::<String>(), said);
     }
 
     #[test]

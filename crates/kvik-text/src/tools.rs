@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use super::answer::{AnswerStart, ForcedCall, Offer, Reading, ToolForm};
 use super::references::move_references;
+#[cfg(feature = "grammars")]
+use crate::constraint::schema::{Strictness, normalise};
 use crate::forms::{Calls, Constraint};
 
 /// Maximum calls of one answer, if several are allowed.
@@ -25,8 +27,48 @@ pub struct Tools {
     calls_max: usize,
 }
 
-/// A tool's name and the schema of its arguments.
-pub type Function = (String, Value);
+/// A tool that an answer may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// JSON schema of the arguments.
+    pub parameters: Value,
+    /// Whether the schema can be enforced. If it cannot, an optional call may have any arguments.
+    pub enforceable: bool,
+    /// Whether the client relies on arguments that satisfy the schema.
+    pub strict: bool,
+    /// What of the schema is not enforced, with the reasons.
+    pub notes: Vec<String>,
+}
+
+impl Function {
+    /// The function of a tool, without notes.
+    fn of(tool: &OfferedTool) -> Function {
+        let OfferedTool { name, parameters, .. } = tool.clone();
+        let enforceable = is_enforceable(&parameters);
+        Function { name, parameters, enforceable, strict: false, notes: Vec::new() }
+    }
+
+    /// The name, and the schema that the arguments are held to. A schema that cannot be enforced would leave the calls of
+    /// all tools unconstrained, so it gives way, unless a call is `forced`: then it fails the request.
+    fn held(&self, forced: bool) -> (String, Value) {
+        let keeps = self.enforceable || forced;
+        (self.name.clone(), if keeps { self.parameters.clone() } else { json!({"type": "object"}) })
+    }
+}
+
+/// Whether a schema can be enforced.
+#[cfg(feature = "grammars")]
+fn is_enforceable(schema: &Value) -> bool {
+    normalise(schema, Strictness::Lenient).is_ok()
+}
+
+/// Nothing is enforced in a build without grammars.
+#[cfg(not(feature = "grammars"))]
+fn is_enforceable(_: &Value) -> bool {
+    false
+}
 
 /// A tool as offered by the client.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +83,7 @@ pub struct OfferedTool {
 
 impl OfferedTool {
     /// The tool in the format of templates.
-    fn json(self) -> Value {
+    pub fn json(self) -> Value {
         let mut function = json!({"name": self.name});
         if let Some(description) = self.description {
             function["description"] = json!(description);
@@ -88,7 +130,7 @@ impl Tools {
         choice: ToolChoice,
         several: Option<bool>,
     ) -> Result<Tools, NotOffered> {
-        let functions = tools.iter().map(|tool| (tool.name.clone(), tool.parameters.clone())).collect();
+        let functions = tools.iter().map(Function::of).collect();
         Tools::of(tools.into_iter().map(OfferedTool::json).collect(), functions, choice, several)
     }
 
@@ -111,8 +153,8 @@ impl Tools {
         };
         let calls_max = calls_max(&choice, forced, several);
         match choice {
-            ToolChoice::Named(name) => functions.retain(|(known, _)| *known == name),
-            ToolChoice::Allowed { names, .. } => functions.retain(|(known, _)| names.contains(known)),
+            ToolChoice::Named(name) => functions.retain(|function| function.name == name),
+            ToolChoice::Allowed { names, .. } => functions.retain(|function| names.contains(&function.name)),
             ToolChoice::None | ToolChoice::Auto | ToolChoice::Any => {}
         }
         Ok(Tools { offered: is_offered.then_some(Value::Array(tools)), functions, forced, calls_max })
@@ -158,9 +200,12 @@ impl Tools {
         Some((Reading::Tagged { start, offer: Some(self.offer(form, true)) }, constraint))
     }
 
-    /// The parser settings of calls in this form; `certain` if a constraint enforces the form.
+    /// The parser settings of calls in this form; `certain` if a constraint enforces the form, which a build without
+    /// grammars does not.
     fn offer(&self, form: ToolForm, certain: bool) -> Arc<Offer> {
-        Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max, certain })
+        let tool = |function: &Function| (function.name.clone(), function.parameters.clone());
+        let (tools, calls_max) = (self.functions.iter().map(tool).collect(), self.calls_max);
+        Arc::new(Offer { form, tools, calls_max, certain: certain && cfg!(feature = "grammars") })
     }
 
     /// The constraint that enforces this form. A forced call comes after reasoning that has begun; an optional
@@ -172,7 +217,8 @@ impl Tools {
         forced: Option<ForcedCall>,
     ) -> Option<Constraint> {
         let most = if forced.is_some() { FORCED_CALLS_MAX } else { CALLS_MAX };
-        let calls = form.constraint(&self.functions, forced, self.calls_max.min(most))?;
+        let functions: Vec<_> = self.functions.iter().map(|function| function.held(self.forced)).collect();
+        let calls = form.constraint(&functions, forced, self.calls_max.min(most))?;
         Some(Constraint::Calls(Calls { reasoning: start.reasoning_texts(), ..calls }))
     }
 
@@ -212,7 +258,7 @@ fn calls_max(choice: &ToolChoice, forced: bool, several: Option<bool>) -> usize 
 
 /// Refuses a choice of tools that are not offered.
 fn check_choice(choice: &ToolChoice, functions: &[Function]) -> Result<(), NotOffered> {
-    let missing = |name: &&String| !functions.iter().any(|(known, _)| known == *name);
+    let missing = |name: &&String| !functions.iter().any(|function| function.name == **name);
     let names = match choice {
         ToolChoice::None | ToolChoice::Auto => return Ok(()),
         ToolChoice::Any if functions.is_empty() => return Err(NotOffered("a call".to_owned())),
@@ -227,7 +273,7 @@ fn check_choice(choice: &ToolChoice, functions: &[Function]) -> Result<(), NotOf
 }
 
 /// Schema of one call, located at `place` of the whole schema.
-fn call_schema((name, parameters): &Function, place: &str) -> Value {
+fn call_schema(Function { name, parameters, .. }: &Function, place: &str) -> Value {
     let mut arguments = parameters.clone();
     move_references(&mut arguments, &format!("{place}/properties/arguments"));
     json!({
@@ -290,6 +336,39 @@ mod tests {
         let allowed = |required| ToolChoice::Allowed { names: vec!["f".to_owned()], required };
         check(allowed(true), Some(true), FORCED_CALLS_MAX);
         check(allowed(false), None, CALLS_MAX);
+    }
+
+    /// What one tool's schema has that is not understood leaves the calls of the others in their form, and its own.
+    #[cfg(feature = "grammars")]
+    #[test]
+    fn a_schema_that_cannot_be_enforced_gives_way_unless_a_call_is_required() {
+        let nonsense = json!({"type": "object", "properties": {"x": {"type": "any"}}});
+        let sound = json!({"type": "object", "properties": {"x": {"type": "string"}}});
+        let held = |choice: ToolChoice, instead: Option<Value>| -> Vec<Value> {
+            let tool = |(name, parameters): (&str, &Value)| OfferedTool {
+                name: name.to_owned(),
+                description: None,
+                parameters: parameters.clone(),
+            };
+            let offered = [("f", &sound), ("g", &nonsense)].map(tool);
+            let tools = Tools::offered(offered.into(), choice, None).unwrap();
+            let (start, form) = (AnswerStart::usual(false), Some(ToolForm::tagged()));
+            let (reading, constraint) = match instead {
+                Some(schema) => tools.reading_or_json(start, form, schema).unwrap(),
+                None => {
+                    let (reading, constraint) = tools.reading(start, form);
+                    (reading, constraint.unwrap())
+                }
+            };
+            let Reading::Tagged { offer: Some(offer), .. } = &reading else { panic!("{reading:?}") };
+            assert_eq!(offer.tools[1].1, nonsense, "arguments are read by the schema that was sent");
+            let Constraint::Calls(calls) = &constraint else { panic!("{constraint:?}") };
+            calls.tools.iter().map(|tool| tool.schema.clone()).collect()
+        };
+        let any = json!({"type": "object"});
+        assert_eq!(held(ToolChoice::Auto, None), [sound.clone(), any.clone()]);
+        assert_eq!(held(ToolChoice::Auto, Some(json!(true))), [sound.clone(), any]);
+        assert_eq!(held(ToolChoice::Any, None), [sound.clone(), nonsense.clone()]);
     }
 
     #[test]

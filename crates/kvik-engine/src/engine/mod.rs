@@ -354,7 +354,7 @@ impl Engine {
         self.submit(request, Box::new(ChannelSink(sender)))?;
         for event in events {
             match event {
-                Event::Prefill { .. } | Event::Vector(_) => {}
+                Event::Unconstrained(_) | Event::Prefill { .. } | Event::Vector(_) => {}
                 Event::Text { choice, text, tokens } => {
                     let (all, all_tokens, _) = &mut texts[choice as usize];
                     all.push_str(&text);
@@ -385,7 +385,10 @@ impl Engine {
                 Event::Vector(values) => vector = values,
                 Event::Done(report) => return Ok(Vector { vector, report }),
                 Event::Failed(error) => return Err(error),
-                Event::Prefill { .. } | Event::Text { .. } | Event::Finished { .. } => {}
+                Event::Unconstrained(_)
+                | Event::Prefill { .. }
+                | Event::Text { .. }
+                | Event::Finished { .. } => {}
             }
         }
         Err(RequestError::Internal("the engine stopped without an answer".to_owned()))
@@ -495,10 +498,12 @@ impl Waiter for Uncompiled {
         match guide {
             // Dropping a submission that the worker did not take notifies its sink.
             Ok(guide) => drop(slot.submit(Submission { request, guide: Some(guide), sink })),
-            // The request did not require the form of calls, so the model generates without it.
-            Err(ConstraintError::Unusable(_) | ConstraintError::NoGrammars)
+            // The request did not require the form of calls, so the model generates without it. Whoever reads the answer
+            // must know before its first token: text that begins like a call may be none.
+            Err(error @ (ConstraintError::Unusable(_) | ConstraintError::NoGrammars))
                 if is_optional_guide(&request) =>
             {
+                sink.send(Event::Unconstrained(error));
                 drop(slot.submit(Submission { request, guide: None, sink }));
             }
             Err(error) => {

@@ -68,6 +68,11 @@ impl Channels {
         Channels { at, offer, salt: salt.into(), pending, search, calls: 0 }
     }
 
+    /// See [`AnswerParser::unconstrain`](super::AnswerParser::unconstrain).
+    pub(super) fn unconstrain(&mut self) {
+        Offer::unconstrain(&mut self.offer);
+    }
+
     pub(super) fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         self.pending.push_str(text);
         let mut deltas = Vec::new();
@@ -79,6 +84,11 @@ impl Channels {
         let mut deltas = Vec::new();
         while self.step(true, &mut deltas) {}
         deltas
+    }
+
+    /// Bytes at the end of the text so far that are in no delta yet.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.pending.len()
     }
 
     /// Classifies as much of the pending text as possible; returns whether more is possible. `done` if no

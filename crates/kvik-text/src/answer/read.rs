@@ -3,6 +3,8 @@
 //! Models follow their trained form except for white space, which is ignored. The same text always gives the
 //! same result.
 
+use std::sync::Arc;
+
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
@@ -64,6 +66,13 @@ pub(super) enum CallRead {
 }
 
 impl Offer {
+    /// Withdraws that a constraint enforces the form.
+    pub(super) fn unconstrain(offer: &mut Option<Arc<Offer>>) {
+        if let Some(offer) = offer {
+            Arc::make_mut(offer).certain = false;
+        }
+    }
+
     /// The tool of a certain call, and the byte of `text` at which its arguments begin, once both are present.
     /// `taken` is the beginning of the call that was removed before `text`.
     pub(super) fn begun(&self, taken: &str, text: &str) -> Option<(&str, usize)> {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::json::Balance;
 use super::read::{Beginning, CallRead, FENCE, Offer};
 use super::reasoning::ReasoningTags;
 use super::search::TagSearch;
+use super::sent::Sent;
 use super::trial::Trial;
 use super::waiting::Waiting;
 use super::{AnswerDelta, call_id, partial_tag};
@@ -85,18 +85,6 @@ struct Calling {
     sent: Option<Sent>,
 }
 
-/// The progress of emitting the arguments of an incomplete call.
-#[derive(Debug)]
-struct Sent {
-    /// Offset in the pending text after the emitted part.
-    until: usize,
-    /// Number of emitted bytes of the arguments.
-    bytes: usize,
-    balance: Balance,
-    /// Whether all arguments have been emitted.
-    complete: bool,
-}
-
 impl Tagged {
     /// `starts_in_reasoning` if the prompt ended with open reasoning; without an `offer` calls are content.
     pub(super) fn new(
@@ -125,6 +113,11 @@ impl Tagged {
         }
     }
 
+    /// See [`AnswerParser::unconstrain`](super::AnswerParser::unconstrain).
+    pub(super) fn unconstrain(&mut self) {
+        Offer::unconstrain(&mut self.offer);
+    }
+
     /// Adds text; returns the parts that it completes.
     pub(super) fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         self.pending.push_str(text);
@@ -148,6 +141,16 @@ impl Tagged {
             State::Between | State::Over | State::Calling(_) => {}
         }
         deltas
+    }
+
+    /// Bytes at the end of the text so far that are in no delta yet.
+    pub(super) fn held_bytes(&self) -> usize {
+        let pending = self.pending.len();
+        match &self.state {
+            State::Calling(Calling { sent: Some(sent), .. }) => pending.saturating_sub(sent.until),
+            State::Calling(Calling { taken, .. }) => taken.len() + pending,
+            State::Reasoning | State::Content | State::Between | State::Over => pending,
+        }
     }
 
     /// Classifies as much of the pending text as possible; returns whether the state has changed. `done` if
@@ -312,9 +315,9 @@ impl Tagged {
     }
 
     fn step_calling(&mut self, done: bool, deltas: &mut Vec<AnswerDelta>) -> bool {
-        self.stream_arguments(deltas);
         let (State::Calling(calling), Some(offer)) = (&mut self.state, &self.offer) else { return false };
         if !done && !calling.wait.is_over(&self.pending) {
+            self.stream_arguments(deltas);
             return false;
         }
         let sent = calling.sent.as_ref().map(|sent| sent.bytes);
@@ -332,6 +335,7 @@ impl Tagged {
             }
             CallRead::Incomplete(wait) if !done => {
                 calling.wait = Waiting::on(wait, &self.pending);
+                self.stream_arguments(deltas);
                 false
             }
             // The answer was cut off inside a call that was already reported to the client.
@@ -350,7 +354,8 @@ impl Tagged {
         }
     }
 
-    /// Emits new arguments of a call that a constraint makes certain.
+    /// Emits new arguments of a call that a constraint makes certain and that is not complete. Text that is known to be
+    /// no call is content nevertheless: a whole answer may be read of which it is not known that it was unconstrained.
     fn stream_arguments(&mut self, deltas: &mut Vec<AnswerDelta>) {
         let (State::Calling(calling), Some(offer)) = (&mut self.state, &self.offer) else { return };
         if calling.sent.is_none() {
@@ -359,19 +364,11 @@ impl Tagged {
             }
             let Some((name, until)) = offer.begun(&calling.taken, &self.pending) else { return };
             let name = name.to_owned();
-            calling.sent = Some(Sent { until, bytes: 0, balance: Balance::default(), complete: false });
+            calling.sent = Some(Sent::before(until));
             self.push_call(name, String::new(), deltas);
         }
         let State::Calling(Calling { sent: Some(sent), .. }) = &mut self.state else { return };
-        if sent.complete {
-            return;
-        }
-        let new = &self.pending[sent.until..];
-        let end = sent.balance.feed(new.as_bytes());
-        let new = new[..end.unwrap_or(new.len())].to_owned();
-        sent.complete = end.is_some();
-        sent.until += new.len();
-        sent.bytes += new.len();
+        let new = sent.more(&self.pending).to_owned();
         self.push_arguments(&new, deltas);
     }
 

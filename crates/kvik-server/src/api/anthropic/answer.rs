@@ -270,6 +270,7 @@ impl Answer for MessageAnswer {
                 }
             }
             Event::Done(_) => self.done(trailer, frames),
+            Event::Unconstrained(_) => self.reply.unconstrain(),
             Event::Vector(_) | Event::Failed(_) => {}
         }
     }

@@ -55,7 +55,7 @@ pub(in crate::api) struct TellFields {
     /// The system prompt: a text or blocks of text.
     #[schemars(with = "Option<Value>")]
     system: Option<Json>,
-    /// `{"name", "description", "input_schema"}` each, or one that Anthropic names and a client runs, as
+    /// `{"name", "description", "input_schema", "strict"}` each, or one that Anthropic names and a client runs, as
     /// `{"type": "bash_20250124", "name": "bash"}`; others are not offered.
     #[schemars(with = "Option<Vec<Map<String, Value>>>")]
     tools: Option<Json>,

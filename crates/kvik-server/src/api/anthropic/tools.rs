@@ -8,7 +8,10 @@ use serde_json::Value;
 
 use super::{client_tools::client_tool, messages::cache_control};
 use crate::{
-    api::request::{place::Place, tools::offered as offered_tools},
+    api::request::{
+        place::Place,
+        tools::{ReadTool, is_strict, offered as offered_tools},
+    },
     http::error::ApiError,
 };
 
@@ -49,7 +52,7 @@ pub(super) fn tools(
 }
 
 /// Reads a tool; returns none if it does not run here.
-fn read(tool: &Place<'_>, notes: &mut Vec<String>) -> Result<Option<OfferedTool>> {
+fn read(tool: &Place<'_>, notes: &mut Vec<String>) -> Result<Option<ReadTool>> {
     match tool.get("type").map(|kind| kind.text()).transpose()? {
         None | Some("custom") => {}
         Some(kind) => return named(tool, kind, notes),
@@ -60,15 +63,16 @@ fn read(tool: &Place<'_>, notes: &mut Vec<String>) -> Result<Option<OfferedTool>
         return Err(schema.wrong("a JSON schema (an object)"));
     }
     let description = tool.get("description").map(|text| text.text()).transpose()?;
-    Ok(Some(OfferedTool {
+    let offered = OfferedTool {
         name: tool.need_text("name")?.to_owned(),
         description: description.map(str::to_owned),
         parameters: schema.value.clone(),
-    }))
+    };
+    Ok(Some(ReadTool { tool: offered, path: schema.path, strict: is_strict(tool)? }))
 }
 
-/// Reads a tool that Anthropic defines.
-fn named(tool: &Place<'_>, kind: &str, notes: &mut Vec<String>) -> Result<Option<OfferedTool>> {
+/// Reads a tool that Anthropic defines, whose schema is its type's.
+fn named(tool: &Place<'_>, kind: &str, notes: &mut Vec<String>) -> Result<Option<ReadTool>> {
     let Some(known) = client_tool(kind) else {
         let path = &tool.path;
         notes
@@ -77,11 +81,12 @@ fn named(tool: &Place<'_>, kind: &str, notes: &mut Vec<String>) -> Result<Option
     };
     notes.extend(tool.auxiliary(&KNOWN)?);
     let name = tool.get("name").map(|name| name.text()).transpose()?;
-    Ok(Some(OfferedTool {
+    let offered = OfferedTool {
         name: name.unwrap_or(known.name).to_owned(),
         description: Some(known.description.to_owned()),
         parameters: known.schema,
-    }))
+    };
+    Ok(Some(ReadTool { tool: offered, path: format!("{}.type", tool.path), strict: is_strict(tool)? }))
 }
 
 /// Reads the choice, and whether an answer may have several calls if the field says so.

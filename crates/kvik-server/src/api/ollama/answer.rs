@@ -292,6 +292,7 @@ impl Answer for OllamaAnswer {
                 self.lines(rest, None, frames);
             }
             Event::Done(_) => frames.push(value(&self.end(trailer, Said::default(), None))),
+            Event::Unconstrained(_) => self.reply.unconstrain(),
             Event::Prefill { .. } | Event::Vector(_) | Event::Failed(_) => {}
         }
     }

@@ -10,7 +10,10 @@ use crate::{
     api::{
         chat::arguments_text,
         request::{
-            continues::before_answer, messages::checked, place::Place, tools::offered as offered_tools,
+            continues::before_answer,
+            messages::checked,
+            place::Place,
+            tools::{ReadTool, offered as offered_tools},
         },
     },
     http::error::ApiError,
@@ -84,22 +87,24 @@ fn tool_call(i: usize, call: &Place<'_>) -> Result<Value> {
 pub(super) fn tools(tools: Option<&Value>) -> Result<Tools> {
     let Some(tools) = tools else { return Ok(Tools::none()) };
     let place = Place::new("tools", tools);
-    let offered: Result<Vec<OfferedTool>> = place.items()?.map(|item| tool(&item)).collect();
+    let offered: Result<Vec<ReadTool>> = place.items()?.map(|item| tool(&item)).collect();
     offered_tools(offered?, ToolChoice::Auto, None)
 }
 
-fn tool(tool: &Place<'_>) -> Result<OfferedTool> {
+/// Reads a tool. Ollama's have no field that asks for its schema to be kept.
+fn tool(tool: &Place<'_>) -> Result<ReadTool> {
     let function = tool.need("function")?;
     let parameters = function.get("parameters");
     if let Some(parameters) = parameters.as_ref().filter(|parameters| !parameters.value.is_object()) {
         return Err(parameters.wrong("a JSON schema (an object)"));
     }
     let description = function.get("description").map(|text| text.text()).transpose()?;
-    Ok(OfferedTool {
+    let offered = OfferedTool {
         name: function.need_text("name")?.to_owned(),
         description: description.map(str::to_owned),
         parameters: parameters.map_or_else(|| json!({"type": "object"}), |schema| schema.value.clone()),
-    })
+    };
+    Ok(ReadTool { tool: offered, path: format!("{}.parameters", function.path), strict: false })
 }
 
 #[cfg(test)]

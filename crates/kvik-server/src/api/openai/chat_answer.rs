@@ -262,6 +262,7 @@ impl Answer for ChatAnswer {
             Event::Text { choice, text, tokens } => self.text(choice, &text, &tokens, frames),
             Event::Finished { choice, reason } => self.finished(choice, reason, frames),
             Event::Done(_) => self.done(trailer, frames),
+            Event::Unconstrained(_) => self.choices.iter_mut().for_each(|choice| choice.reply.unconstrain()),
             Event::Prefill { cached, done, total } => {
                 frames.extend(self.progress(Progress { cached, done, total }));
             }

@@ -16,7 +16,7 @@ use super::{
     generation::Options,
     messages,
     parts::{FromBody, Part},
-    tools::ToolFields,
+    tools::{ToolFields, unenforced},
     unsupported::UnsupportedConversing,
 };
 use crate::{
@@ -167,6 +167,7 @@ impl ChatRequest {
         let encoded = app.serving.texts.encode(&chat, prompt, options.constraint.take());
         let EncodedChat { tokens, reading, constraint, show } = encoded;
         note_left_out(app, &chat, &reading, body);
+        options.schema_notes.extend(unenforced(&chat.tools, &reading));
         options.constraint = constraint;
         let context = app.serving.model.context;
         let request = options.request(tokens, options.max_tokens(context, context), logprobs);

@@ -1,11 +1,19 @@
 //! Tools of a chat request: which are offered, which must be called, and the format of calls.
 
-use kvik_text::tools::{Function, NotOffered, OfferedTool, ToolChoice, Tools};
+use kvik_text::{
+    constraint::schema::Strictness,
+    tools::{Function, NotOffered, OfferedTool, ToolChoice, Tools},
+};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::parts::Part;
+use super::{
+    constraint::{placed, read_schema},
+    parts::Part,
+    place::Place,
+};
 use crate::{
+    api::reading::Reading,
     described::JsonSchema,
     http::{
         error::ApiError,
@@ -17,13 +25,21 @@ type Result<T> = std::result::Result<T, ApiError>;
 
 /// Maximum number of tools in one request.
 const TOOLS_MAX: usize = 256;
+/// Maximum bytes of the schemas of all tools of a request: each may take as long as the schema of a text, and hundreds
+/// would take minutes.
+const SCHEMAS_BYTES_MAX: usize = 1 << 20;
+/// Maximum notes on the schemas of tools.
+const NOTES_MAX: usize = 50;
 
 /// The fields of a request that say which tools there are.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(super) struct ToolFields {
-    /// `{"type": "function", "function": {"name", "description", "parameters"}}` each.
+    /// `{"type": "function", "function": {"name", "description", "parameters", "strict"}}` each.
     #[schemars(schema_with = "tools_schema")]
     tools: Option<Vec<Json>>,
+    /// Their places in the body, if others were left out.
+    #[serde(skip)]
+    places: Vec<usize>,
     /// `none`, `auto`, `required`, `{"type": "function", "function": {"name"}}`, or `{"type": "allowed_tools",
     /// "allowed_tools": {"mode": "auto" | "required", "tools": [...]}}`, which leaves the prompt as it is.
     #[schemars(schema_with = "choice_schema")]
@@ -52,8 +68,20 @@ enum ToolKind {
 struct FunctionField {
     name: String,
     /// JSON schema of the arguments.
-    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    #[schemars(with = "Option<serde_json::Map<String, Value>>")]
     parameters: Option<Json>,
+    /// Refuse keywords that OpenAI refuses.
+    strict: Option<bool>,
+}
+
+/// A tool as a dialect reads it.
+#[derive(Debug)]
+pub(crate) struct ReadTool {
+    pub(crate) tool: OfferedTool,
+    /// Path of the schema of its arguments.
+    pub(crate) path: String,
+    /// Whether the client relies on arguments that satisfy the schema.
+    pub(crate) strict: bool,
 }
 
 /// The words that `tool_choice` may be.
@@ -116,10 +144,11 @@ impl ToolFields {
         self.tools.iter_mut().for_each(|tools| {
             tools.retain(|Json(tool)| {
                 let other = tool["type"].as_str().filter(|kind| *kind != "function");
-                if let Some(kind) = other {
-                    note(format!(
+                match other {
+                    Some(kind) => note(format!(
                         "`tools[{index}]` is a tool of type {kind:?}, which does not run here; it is not offered"
-                    ));
+                    )),
+                    None => self.places.push(index),
                 }
                 index += 1;
                 other.is_none()
@@ -129,13 +158,16 @@ impl ToolFields {
 
     /// Combines the fields.
     pub(super) fn tools(self) -> Result<Tools> {
-        let tools = self.tools.unwrap_or_default();
+        let ToolFields { tools, places, tool_choice, parallel_tool_calls } = self;
+        let tools = tools.unwrap_or_default();
         check_count(tools.len())?;
-        let functions =
-            tools.iter().enumerate().map(|(i, tool)| function(i, tool)).collect::<Result<Vec<_>>>()?;
-        let choice = choice(self.tool_choice)?;
+        let mut bytes_left = SCHEMAS_BYTES_MAX;
+        let read =
+            |(i, tool): (usize, &Json)| read(places.get(i).copied().unwrap_or(i), tool, &mut bytes_left);
+        let functions = tools.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?;
+        let choice = choice(tool_choice)?;
         let offered = tools.into_iter().map(|Json(tool)| tool).collect();
-        Tools::of(offered, functions, choice, self.parallel_tool_calls).map_err(refused)
+        Tools::of(offered, functions, choice, parallel_tool_calls).map_err(refused)
     }
 }
 
@@ -148,24 +180,88 @@ fn check_count(tools: usize) -> Result<()> {
 }
 
 /// Returns the offered tools, for any dialect.
-pub(crate) fn offered(tools: Vec<OfferedTool>, choice: ToolChoice, several: Option<bool>) -> Result<Tools> {
+pub(crate) fn offered(tools: Vec<ReadTool>, choice: ToolChoice, several: Option<bool>) -> Result<Tools> {
     check_count(tools.len())?;
-    Tools::offered(tools, choice, several).map_err(refused)
+    let mut bytes_left = SCHEMAS_BYTES_MAX;
+    let read = |ReadTool { tool, path, strict }: &ReadTool| {
+        function(tool.name.clone(), tool.parameters.clone(), path, *strict, &mut bytes_left)
+    };
+    let functions = tools.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let tools = tools.into_iter().map(|read| read.tool.json()).collect();
+    Tools::of(tools, functions, choice, several).map_err(refused)
+}
+
+/// Reads the field `strict` of a tool.
+pub(crate) fn is_strict(tool: &Place<'_>) -> Result<bool> {
+    tool.get("strict").map_or(Ok(false), |strict| strict.bool())
+}
+
+/// Returns what of the tools' schemas the calls of an answer that is read like this are not held to, with the reasons.
+pub(super) fn unenforced(tools: &Tools, reading: &Reading) -> Vec<String> {
+    if tools.offered.is_none() || matches!(reading, Reading::Plain) {
+        return Vec::new();
+    }
+    let mut notes: Vec<String> =
+        tools.functions().iter().flat_map(|function| function.notes.iter().cloned()).collect();
+    if matches!(reading, Reading::Tagged { offer: Some(offer), .. } if !offer.certain) {
+        let strict = tools.functions().iter().filter(|function| function.strict);
+        notes.extend(strict.map(|Function { name, .. }| {
+            format!("`{name}`: not enforced: this model writes calls in a form that only a required call is held to")
+        }));
+    }
+    if let Some(more @ 1..) = notes.len().checked_sub(NOTES_MAX) {
+        notes.truncate(NOTES_MAX);
+        notes.push(format!("and {more} more"));
+    }
+    notes
 }
 
 fn refused(error: NotOffered) -> ApiError {
     ApiError::field("tool_choice", format!("`tool_choice` {error}"))
 }
 
-fn function(i: usize, tool: &Json) -> Result<Function> {
+fn read(i: usize, tool: &Json, bytes_left: &mut usize) -> Result<Function> {
     let path = format!("tools[{i}]");
-    let ToolField { function, .. } = tool.read(&path)?;
-    let parameters = function.parameters.map_or_else(|| json!({"type": "object"}), |Json(schema)| schema);
+    let ToolField { function: FunctionField { name, parameters, strict }, .. } = tool.read(&path)?;
+    let parameters = parameters.map_or_else(|| json!({"type": "object"}), |Json(schema)| schema);
+    let path = format!("{path}.function.parameters");
     if !parameters.is_object() {
-        let path = format!("{path}.function.parameters");
         return Err(wrong(path, "a JSON schema (an object)", &parameters));
     }
-    Ok((function.name, parameters))
+    function(name, parameters, &path, strict.unwrap_or(false), bytes_left)
+}
+
+/// Reads the schema at `path` of a tool's arguments. One that cannot be enforced is refused if the client relies on it.
+fn function(
+    name: String,
+    parameters: Value,
+    path: &str,
+    strict: bool,
+    bytes_left: &mut usize,
+) -> Result<Function> {
+    let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
+    let mut notes = Vec::new();
+    let read = take_bytes(path, &parameters, bytes_left)
+        .and_then(|()| read_schema(path, &parameters, strictness, &mut notes));
+    let enforceable = read.is_ok();
+    let notes = match read {
+        Ok(_) => notes.iter().map(|note| placed(path, note)).collect(),
+        Err(error) if strict => return Err(error),
+        Err(error) => vec![format!("{path}: not enforced: {error}")],
+    };
+    Ok(Function { name, parameters, enforceable, strict, notes })
+}
+
+/// Takes the bytes of the schema at `path` from those that are left for the tools of a request.
+fn take_bytes(path: &str, schema: &Value, bytes_left: &mut usize) -> Result<()> {
+    let left = bytes_left.checked_sub(schema.to_string().len());
+    *bytes_left = left.ok_or_else(|| {
+        let message = format!(
+            "`{path}` is too long: the schemas of all tools together have more than {SCHEMAS_BYTES_MAX} bytes"
+        );
+        ApiError::field(path, message)
+    })?;
+    Ok(())
 }
 
 /// Reads the field `tool_choice`.
@@ -193,8 +289,6 @@ fn choice(field: Option<Json>) -> Result<ToolChoice> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
     use crate::http::json::Body;
 
@@ -228,8 +322,8 @@ mod tests {
             let choice = json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}});
             read(json!({"tools": tools, "tool_choice": choice}))
         };
-        let names =
-            |tools: &Tools| tools.functions().iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        let name = |function: &Function| function.name.clone();
+        let names = |tools: &Tools| tools.functions().iter().map(name).collect::<Vec<_>>();
         for (mode, forced) in [("auto", false), ("required", true)] {
             let allowed = allow(mode, &["h", "f"]).unwrap();
             assert_eq!((names(&allowed), allowed.forced), (vec!["f".into(), "h".into()], forced));
@@ -239,6 +333,34 @@ mod tests {
             let param = refused.unwrap_err().body()["error"]["param"].take();
             assert!(param.as_str().unwrap().starts_with("tool_choice"), "{param}");
         }
+    }
+
+    #[test]
+    fn a_tool_keeps_its_place_where_others_are_left_out() {
+        let wrong = json!({"type": "function", "function": {"name": "f", "parameters": 1}});
+        let body = Body::of(&json!({"tools": [{"type": "web_search"}, wrong]})).unwrap();
+        let mut fields = body.read::<ToolFields>().unwrap();
+        fields.leave_out_others(|_| {});
+        assert_eq!(fields.tools().unwrap_err().param(), Some("tools[1].function.parameters"));
+    }
+
+    /// A request may have hundreds of schemas that are within the limits of one.
+    #[test]
+    fn the_schemas_of_all_tools_are_bounded_together() {
+        let five = |strict: bool| {
+            let schema = json!({"type": "object", "description": "x".repeat(250_000)});
+            let tool = |i: usize| {
+                let name = format!("f{i}");
+                json!({"function": {"name": name, "parameters": schema, "strict": strict}})
+            };
+            read(json!({"tools": (0..5).map(tool).collect::<Vec<_>>()}))
+        };
+        let tools = five(false).unwrap();
+        let enforceable: Vec<bool> = tools.functions().iter().map(|function| function.enforceable).collect();
+        assert_eq!(enforceable, [true, true, true, true, false]);
+        let [note] = &tools.functions()[4].notes[..] else { panic!("{:?}", tools.functions()[4].notes) };
+        assert!(note.starts_with("tools[4].function.parameters: not enforced: "), "{note}");
+        assert_eq!(five(true).unwrap_err().param(), Some("tools[4].function.parameters"));
     }
 
     #[test]
@@ -255,6 +377,8 @@ mod tests {
             json!({"tools": [{"function": {"name": "f", "parameters": 1}}]}),
             "tools[0].function.parameters",
         );
+        let strict = json!([{"function": {"name": "f", "strict": "yes"}}]);
+        check(json!({"tools": strict}), "tools[0].function.strict");
         check(json!({"tool_choice": "required"}), "tool_choice");
         check(json!({"tools": weather(), "parallel_tool_calls": "no"}), "parallel_tool_calls");
         check(json!({"tools": weather(), "tool_choice": "maybe"}), "tool_choice");

@@ -64,7 +64,7 @@ pub(in crate::api) struct TellFields {
     pub(super) input: Option<Json>,
     /// The system prompt; not carried over by `previous_response_id`.
     instructions: Option<String>,
-    /// `{"type": "function", "name", "description", "parameters"}`, `{"type": "custom", "name", "format"}`, or
+    /// `{"type": "function", "name", "description", "parameters", "strict"}`, `{"type": "custom", "name", "format"}`, or
     /// `{"type": "namespace", "name", "tools"}` of those; others are not offered.
     #[schemars(with = "Option<Vec<Map<String, Value>>>")]
     tools: Option<Json>,

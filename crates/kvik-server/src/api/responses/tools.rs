@@ -7,12 +7,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvik_text::tools::{OfferedTool, ToolChoice, Tools};
+use kvik_text::{
+    constraint::schema::{Strictness, normalise},
+    tools::{OfferedTool, ToolChoice, Tools},
+};
 use serde_json::{Value, json};
 
 use super::grammar::{self, Format};
 use crate::{
-    api::request::{place::Place, tools::offered as offered_tools},
+    api::request::{
+        place::Place,
+        tools::{ReadTool, is_strict, offered as offered_tools},
+    },
     http::error::ApiError,
 };
 
@@ -94,7 +100,7 @@ pub(super) fn tools(tools: Option<&Value>, choice: Option<&Value>, several: Opti
 /// The tools read so far.
 #[derive(Default)]
 struct Reading {
-    offered: Vec<OfferedTool>,
+    offered: Vec<ReadTool>,
     called: BTreeMap<String, Called>,
     /// Names or types of the dropped tools.
     left_out: BTreeSet<String>,
@@ -137,47 +143,43 @@ impl Reading {
         }
         let parameters = parameters.map_or_else(|| json!({"type": "object"}), |schema| schema.value.clone());
         let description = tool.get("description").map(|text| text.text()).transpose()?;
-        self.offer(tool, space, (description.map(str::to_owned), parameters), false)
+        let name = self.name(tool, space, false)?;
+        let offered = OfferedTool { name, description: description.map(str::to_owned), parameters };
+        let (path, strict) = (format!("{}.parameters", tool.path), is_strict(tool)?);
+        self.offered.push(ReadTool { tool: offered, path, strict });
+        Ok(())
     }
 
     /// Reads a tool whose call is a text, constrained by its grammar if that is regular.
     fn custom(&mut self, tool: &Place<'_>, space: Option<&str>) -> Result<()> {
         let format = grammar::format(tool.get("format").as_ref())?;
-        let mut input = json!({"type": "string"});
+        let mut schema = json!({"type": "string"});
         let description = tool.get("description").map(|text| text.text()).transpose()?;
         let mut description = description.map(str::to_owned);
         if let Format::Grammar { syntax, definition, pattern } = format {
             let said = description.get_or_insert_default();
             said.push_str(&format!("\n\nThe input is text of this grammar ({syntax}):\n{definition}"));
-            match pattern {
-                Ok(pattern) => input["pattern"] = json!(pattern),
-                Err(why) => {
-                    let path = &tool.path;
-                    self.notes.push(format!("`{path}.format` {why}; the input is not held to it"));
-                }
-            }
+            let (held, why) = input(pattern);
+            self.notes.extend(why.map(|why| format!("`{}.format` {why}", tool.path)));
+            schema = held;
         }
         let parameters = json!({
-            "type": "object", "properties": {INPUT: input}, "required": [INPUT], "additionalProperties": false,
+            "type": "object", "properties": {INPUT: schema}, "required": [INPUT], "additionalProperties": false,
         });
-        self.offer(tool, space, (description, parameters), true)
+        let offered = OfferedTool { name: self.name(tool, space, true)?, description, parameters };
+        self.offered.push(ReadTool { tool: offered, path: format!("{}.format", tool.path), strict: false });
+        Ok(())
     }
 
-    fn offer(
-        &mut self,
-        tool: &Place<'_>,
-        space: Option<&str>,
-        (description, parameters): (Option<String>, Value),
-        custom: bool,
-    ) -> Result<()> {
+    /// Returns the model's name for a tool, and notes the client's where its calls need conversion.
+    fn name(&mut self, tool: &Place<'_>, space: Option<&str>, custom: bool) -> Result<String> {
         let own = tool.need_text("name")?;
         let name = full_name(space, own);
         if space.is_some() || custom {
             let namespace = space.map(str::to_owned);
             self.called.insert(name.clone(), Called { name: own.to_owned(), namespace, custom });
         }
-        self.offered.push(OfferedTool { name, description, parameters });
-        Ok(())
+        Ok(name)
     }
 
     fn choice(&self, choice: &Place<'_>) -> Result<ToolChoice> {
@@ -220,6 +222,24 @@ impl Reading {
     }
 }
 
+/// Returns the schema of the texts of an expression, and what a text is not held to, as the end of a sentence.
+fn input(pattern: std::result::Result<String, String>) -> (Value, Option<String>) {
+    let free = |why: String| (json!({"type": "string"}), Some(format!("{why}; the input is not held to it")));
+    let schema = match pattern {
+        Ok(pattern) => json!({"type": "string", "pattern": pattern}),
+        Err(why) => return free(why),
+    };
+    match normalise(&schema, Strictness::Lenient) {
+        Ok(normal) if normal.notes.is_empty() => (schema, None),
+        Ok(normal) if normal.schema.get("pattern").is_some() => {
+            let why = format!("is not enforced in full ({})", normal.notes.join("; "));
+            (normal.schema, Some(why))
+        }
+        Ok(normal) => free(format!("is no expression to enforce ({})", normal.notes.join("; "))),
+        Err(error) => free(format!("is no expression to enforce ({error})")),
+    }
+}
+
 /// Returns the model's name for a chosen tool.
 fn chosen(tool: &Place<'_>) -> Result<String> {
     let space = tool.get("namespace").map(|space| space.text()).transpose()?;
@@ -243,7 +263,7 @@ mod tests {
             {"type": "image_generation"}, {"type": "a type of tomorrow"},
         ]);
         let Offered { tools, called, notes } = tools(Some(&all), None, None).unwrap();
-        let names: Vec<&str> = tools.functions().iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = tools.functions().iter().map(|function| function.name.as_str()).collect();
         assert_eq!(names, ["look", "mcp__sea__dive", "mcp__sea__sing", "mcp__air__fly", "patch"]);
         let told = |name: &str| {
             let Called { name, namespace, custom } = called.of(name);
@@ -260,6 +280,34 @@ mod tests {
     }
 
     #[test]
+    fn what_a_text_is_not_held_to_is_noted() {
+        let check = |syntax: &str, definition: &str, expect: Value, note: Option<&str>| {
+            let format = json!({"type": "grammar", "syntax": syntax, "definition": definition});
+            let all = json!([{"type": "custom", "name": "patch", "format": format}]);
+            let Offered { tools, notes, .. } = tools(Some(&all), None, None).unwrap();
+            let function = &tools.functions()[0];
+            assert_eq!(function.parameters["properties"][INPUT], expect, "{notes:?}");
+            assert!(function.enforceable && function.notes.is_empty(), "{function:?}");
+            assert_eq!(notes.len(), usize::from(note.is_some()), "{notes:?}");
+            let told = |note: &str| notes[0].starts_with("`tools[0].format` ") && notes[0].ends_with(note);
+            assert!(note.is_none_or(told), "{notes:?}");
+        };
+        let text = |pattern: &str| json!({"type": "string", "pattern": pattern});
+        check("lark", "start: \"a\"", text("^(?:a)$"), None);
+        check("regex", "[a-z]+", text("^(?:[a-z]+)$"), None);
+        let free = || json!({"type": "string"});
+        // More than a pattern may have, and than all patterns of a schema may have.
+        for count in [600, 2_000] {
+            let words: Vec<String> = (0..count).map(|i| format!("\"word{i}\"")).collect();
+            let lark = format!("start: {}", words.join(" | "));
+            check("lark", &lark, free(), Some("; the input is not held to it"));
+        }
+        check("lark", "start: \"a\" start", free(), Some("; the input is not held to it"));
+        let rest = Some("the rest of the pattern is enforced)");
+        check("regex", "(?!b)[a-z]+", text("^(?:[a-z]+)$"), rest);
+    }
+
+    #[test]
     fn a_choice_names_a_tool_in_either_form_and_never_one_that_is_left_out() {
         let all = json!([
             {"type": "function", "name": "look"}, {"type": "custom", "name": "patch"}, {"type": "web_search"},
@@ -267,7 +315,8 @@ mod tests {
         ]);
         let functions = |choice: Value| {
             let offered = tools(Some(&all), Some(&choice), None)?;
-            let names = offered.tools.functions().iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+            let names: Vec<&str> =
+                offered.tools.functions().iter().map(|function| function.name.as_str()).collect();
             Ok::<_, ApiError>((names.join(" "), offered.tools.forced))
         };
         let check = |choice: Value, names: &str, forced: bool| {

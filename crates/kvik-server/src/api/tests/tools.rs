@@ -1,9 +1,12 @@
 //! Conversion of conversations for the model and back: control tokens, template variables, tools.
 
-use kvik_engine::api::{ArgumentsForm, CallStart, Calls, Constraint};
+use kvik_engine::api::{
+    ArgumentsForm, CallStart, Calls, Constraint, ConstraintError, Event, FinishReason, Request, RequestError,
+};
 use serde_json::{Value, json};
 
-use super::Server;
+use super::{Server, config, say, with};
+use crate::app::keys::Keys;
 
 fn user(content: &str) -> Value {
     json!({"messages": [{"role": "user", "content": content}]})
@@ -166,6 +169,22 @@ async fn a_call_in_a_form_that_cannot_be_forced_is_json() {
     let (choice, constraint) = asked(&server, offered(json!({"tool_choice": "required"}))).await;
     assert!(matches!(constraint, Some(Constraint::JsonSchema(_))), "{constraint:?}");
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["name"], "weather");
+
+    let cut = "{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 1";
+    let script = move |request: &Request| Ok(say(request, cut, FinishReason::Length));
+    let server = Server::build_with(script, Keys::new([]), config(), Some(numbered.as_str()));
+    let (choice, _) = asked(&server, offered(json!({"tool_choice": "required"}))).await;
+    assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("length"), &Value::Null));
+    let function = json!({"name": "weather", "arguments": "{\"city\": \"Oslo\", \"days\": 1"});
+    assert_eq!(choice["message"]["tool_calls"][0]["function"], function);
+    let mut body = user("Weather in Oslo?");
+    body["tools"] = json!([{"name": "weather", "input_schema": {"type": "object"}}]);
+    body["tool_choice"] = json!({"type": "any"});
+    body["max_tokens"] = json!(9);
+    let (_, message) = server.post("/v1/messages", body).await;
+    assert_eq!(message["stop_reason"], "max_tokens", "{message}");
+    assert_eq!((&message["content"][0]["type"], &message["content"][1]), (&json!("tool_use"), &Value::Null));
+    assert_eq!(message["content"][0]["input"], json!({"city": "Oslo"}));
 }
 
 /// A template whose answers consist of messages in channels.
@@ -233,4 +252,119 @@ async fn a_form_of_the_text_is_none_of_the_thoughts_before_it() {
     assert!(matches!(server.asked().constraint, Some(Constraint::Regex(_))));
     assert!(prompt().ends_with("<think>\n\n</think>\n\n"), "{}", prompt());
     assert!(answer["kvik"]["notes"].to_string().contains("there is no reasoning"), "{answer}");
+}
+
+/// Under `strict`, what a call cannot be held to is refused as in a form of the text, and noted otherwise.
+#[tokio::test]
+async fn what_of_a_tools_schema_is_not_enforced_is_refused_or_noted_in_every_dialect() {
+    let server = Server::saying("Hi.");
+    let schema = json!({"type": "object", "properties": {"x": {"not": {"type": "string"}}}, "required": ["x"],
+                        "additionalProperties": false});
+    let chat = |strict: Value| {
+        let function = json!({"name": "f", "parameters": schema, "strict": strict});
+        with(user("Hi"), json!({"tools": [{"type": "function", "function": function}]}))
+    };
+    let response = |strict: Value| {
+        let tool = json!({"type": "function", "name": "f", "parameters": schema, "strict": strict});
+        json!({"input": "Hi", "tools": [tool]})
+    };
+    let message = |strict: Value| {
+        let tool = json!({"name": "f", "input_schema": schema, "strict": strict});
+        with(user("Hi"), json!({"max_tokens": 9, "tools": [tool]}))
+    };
+    type Body<'a> = &'a dyn Fn(Value) -> Value;
+    let dialects: [(&str, Body<'_>, &str); 3] = [
+        ("/v1/chat/completions", &chat, "tools[0].function.parameters"),
+        ("/v1/responses", &response, "tools[0].parameters"),
+        ("/v1/messages", &message, "tools[0].input_schema"),
+    ];
+    for (path, body, at) in dialects {
+        let (status, answer) = server.post(path, body(json!(true))).await;
+        assert_eq!(status, 400, "{answer}");
+        let refused = answer["error"]["message"].as_str().unwrap();
+        assert!(refused.starts_with(&format!("`{at}.properties.x.not` cannot be enforced")), "{refused}");
+        for strict in [json!(false), json!(null)] {
+            let (status, answer) = server.post(path, body(strict)).await;
+            assert_eq!(status, 200, "{answer}");
+            let note = format!("{at}.properties.x.not: not enforced: it can only be checked at the end");
+            assert_eq!(answer["kvik"]["schema_notes"], json!([note]), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_strict_tool_in_a_form_that_only_a_required_call_is_held_to_is_noted() {
+    let server = Server::with_template(PARAMETERS, "Hi");
+    for (choice, is_noted) in [("auto", true), ("required", false), ("none", false)] {
+        let mut body = offered(json!({"tool_choice": choice}));
+        body["tools"][0]["function"]["strict"] = json!(true);
+        let (_, answer) = server.post("/v1/chat/completions", body).await;
+        let notes = answer["kvik"]["schema_notes"].to_string();
+        assert_eq!(notes.contains("`weather`: not enforced"), is_noted, "{choice}: {answer}");
+    }
+}
+
+/// What a model may say that is not held to the form of calls.
+const NO_CALL: &str =
+    "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 'a'}}\n</tool_call>\nSorry, I cannot.";
+
+#[tokio::test]
+async fn an_answer_that_is_not_held_to_the_form_of_calls_loses_no_text() {
+    let server = Server::new(|request| {
+        let unusable = ConstraintError::Unusable("it is too complex".to_owned());
+        let mut events = vec![Event::Unconstrained(unusable)];
+        events.extend(say(request, NO_CALL, FinishReason::Eos));
+        Ok(events)
+    });
+    let schema = |x: &str| json!({"type": "object", "properties": {"x": {"type": x}}});
+    let tools = [("f", schema("string")), ("g", schema("any"))];
+    let functions = tools.clone().map(|(name, schema)| json!({"name": name, "parameters": schema}));
+    let nested = functions.clone().map(|function| json!({"type": "function", "function": function}));
+    let flat = functions.map(|function| with(function, json!({"type": "function"})));
+    let anthropic = tools.map(|(name, schema)| json!({"name": name, "input_schema": schema}));
+    let chat = with(user("Hi"), json!({"tools": nested}));
+    let response = json!({"input": "Hi", "tools": flat});
+    let message = with(user("Hi"), json!({"max_tokens": 99, "tools": anthropic}));
+    for (path, body, at) in [
+        ("/v1/chat/completions", chat.clone(), "/choices/0/message"),
+        ("/api/chat", with(chat.clone(), json!({"stream": false})), "/message"),
+        ("/v1/responses", response, "/output"),
+        ("/v1/messages", message, "/content"),
+    ] {
+        let (status, answer) = server.post(path, body).await;
+        assert_eq!(status, 200, "{answer}");
+        let said = answer.pointer(at).unwrap();
+        let text =
+            ["/content", "/0/content/0/text", "/0/text"].iter().find_map(|at| said.pointer(at)?.as_str());
+        assert_eq!(text, Some(NO_CALL), "{answer}");
+        assert!(said["tool_calls"].is_null() && said.get(1).is_none(), "{answer}");
+        let notes = &answer["kvik"]["notes"];
+        assert!(notes[0].as_str().unwrap().ends_with(": it is too complex"), "{notes}");
+        let notes = &answer["kvik"]["schema_notes"];
+        let note = notes[0].as_str().unwrap();
+        assert!(note.starts_with("tools[1]") && note.contains("is \"any\""), "{notes}");
+        let held = calls(server.asked().constraint).tools;
+        assert_eq!([&held[0].schema, &held[1].schema], [&schema("string"), &json!({"type": "object"})]);
+    }
+    let events = server.stream("/v1/chat/completions", with(chat, json!({"stream": true}))).await;
+    let frames: Vec<Value> = events.iter().filter_map(|data| serde_json::from_str(data).ok()).collect();
+    let deltas: Vec<&Value> = frames.iter().map(|frame| &frame["choices"][0]["delta"]).collect();
+    let said: String = deltas.iter().filter_map(|delta| delta["content"].as_str()).collect();
+    assert_eq!(said, NO_CALL);
+    assert!(deltas.iter().all(|delta| delta["tool_calls"].is_null()), "{frames:?}");
+    assert!(frames.iter().any(|frame| frame["kvik"]["notes"].is_array()), "{frames:?}");
+}
+
+/// The event that calls are not held to their form comes before the engine has the request, and begins no stream.
+#[tokio::test]
+async fn an_unconstrained_answer_that_fails_at_once_has_a_status() {
+    let server = Server::new(|_| {
+        let unusable = ConstraintError::Unusable("it is too complex".to_owned());
+        let failed = RequestError::Internal("broken".to_owned());
+        Ok(vec![Event::Unconstrained(unusable), Event::Failed(failed)])
+    });
+    let body = with(offered(json!({})), json!({"stream": true}));
+    let (status, answer) = server.post("/v1/chat/completions", body).await;
+    assert_eq!(status, 500, "{answer}");
+    assert!(answer["error"]["message"].is_string(), "{answer}");
 }
