@@ -6,6 +6,7 @@
 
 mod arguments;
 mod channels;
+mod forced;
 mod form;
 mod json;
 mod known;
@@ -14,6 +15,7 @@ mod read;
 mod reading;
 mod reasoning;
 mod search;
+mod sent;
 mod skip;
 mod tagged;
 mod trial;
@@ -26,6 +28,7 @@ use std::sync::Arc;
 use channels::Channels;
 use tagged::Tagged;
 
+pub use forced::ForcedCallParser;
 pub use form::{ArgumentsForm, ForcedCall, ToolForm};
 pub use read::Offer;
 pub use reading::{Reader, Reading};
@@ -81,6 +84,15 @@ impl AnswerParser {
         })
     }
 
+    /// Reads calls as those of an answer that no constraint holds to their form, before any text: what begins like a call
+    /// may be none.
+    pub fn unconstrain(&mut self) {
+        match &mut self.0 {
+            Parser::Tagged(parser) => parser.unconstrain(),
+            Parser::Channels(parser) => parser.unconstrain(),
+        }
+    }
+
     /// Adds text; returns the parts that it completes.
     pub fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         match &mut self.0 {
@@ -94,6 +106,14 @@ impl AnswerParser {
         match &mut self.0 {
             Parser::Tagged(parser) => parser.finish(),
             Parser::Channels(parser) => parser.finish(),
+        }
+    }
+
+    /// Bytes at the end of the text so far that are in no delta yet.
+    pub fn held_bytes(&self) -> usize {
+        match &self.0 {
+            Parser::Tagged(parser) => parser.held_bytes(),
+            Parser::Channels(parser) => parser.held_bytes(),
         }
     }
 }

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
-use super::{AnswerDelta, AnswerParser, AnswerStart, Offer};
+use super::{AnswerDelta, AnswerParser, AnswerStart, ForcedCallParser, Offer};
 
 /// The way in which the text of an answer is parsed.
 #[derive(Debug, Clone)]
@@ -30,12 +28,7 @@ pub enum Reader {
     /// See [`Reading::Plain`].
     Plain,
     /// See [`Reading::ForcedCall`].
-    ForcedCall {
-        /// The id of the call.
-        id: String,
-        /// Its text so far.
-        json: String,
-    },
+    ForcedCall(ForcedCallParser),
 }
 
 impl Reading {
@@ -47,7 +40,7 @@ impl Reading {
                 Reader::Tagged(Box::new(AnswerParser::new(*start, offer.clone(), salt)))
             }
             Reading::Plain => Reader::Plain,
-            Reading::ForcedCall => Reader::ForcedCall { id: format!("call_{salt}"), json: String::new() },
+            Reading::ForcedCall => Reader::ForcedCall(ForcedCallParser::new(format!("call_{salt}"))),
         }
     }
 
@@ -60,16 +53,20 @@ impl Reading {
 }
 
 impl Reader {
+    /// See [`AnswerParser::unconstrain`].
+    pub fn unconstrain(&mut self) {
+        if let Reader::Tagged(parser) = self {
+            parser.unconstrain();
+        }
+    }
+
     /// Parses more text; returns the resulting deltas.
     pub fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         match self {
             Reader::Tagged(parser) => parser.push(text),
             Reader::Plain if text.is_empty() => Vec::new(),
             Reader::Plain => vec![AnswerDelta::Content(text.to_owned())],
-            Reader::ForcedCall { json, .. } => {
-                json.push_str(text);
-                Vec::new()
-            }
+            Reader::ForcedCall(parser) => parser.push(text),
         }
     }
 
@@ -78,31 +75,44 @@ impl Reader {
         match self {
             Reader::Tagged(parser) => parser.finish(),
             Reader::Plain => Vec::new(),
-            // Nothing was generated, as `max_tokens` 0 asks for.
-            Reader::ForcedCall { json, .. } if json.is_empty() => Vec::new(),
-            Reader::ForcedCall { id, json } => vec![forced_call(id, json)],
+            Reader::ForcedCall(parser) => parser.finish(),
         }
     }
-}
 
-/// The call that a constrained answer consists of; text that was cut off by `max_tokens` stays content.
-fn forced_call(id: &str, json: &str) -> AnswerDelta {
-    let call: Option<Value> = serde_json::from_str(json).ok();
-    let name = call.as_ref().and_then(|call| call["name"].as_str());
-    match (name, &call) {
-        (Some(name), Some(call)) => AnswerDelta::ToolCall {
-            index: 0,
-            id: id.to_owned(),
-            name: name.to_owned(),
-            arguments: call["arguments"].to_string(),
-        },
-        _ => AnswerDelta::Content(json.to_owned()),
+    /// Bytes at the end of the text so far that are in no delta yet.
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Reader::Tagged(parser) => parser.held_bytes(),
+            Reader::Plain => 0,
+            Reader::ForcedCall(parser) => parser.held_bytes(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::offer;
     use super::*;
+    use crate::answer::ToolForm;
+
+    #[test]
+    fn a_text_ends_where_what_is_held_back_begins() {
+        let text = "<think>\nSo.\n</think>\n\n<<b> \n```json\n[1]\n``` <tool_call>\nno call</tool_call>\n<";
+        for offer in [None, offer(ToolForm::tagged())] {
+            let start = AnswerStart::usual(false);
+            let mut reader = Reading::Tagged { start, offer }.reader("x");
+            let mut texts = 0;
+            for (at, c) in text.char_indices() {
+                if let Some(AnswerDelta::Content(said)) = reader.push(c.encode_utf8(&mut [0; 4])).last() {
+                    // Line breaks before a tag are dropped.
+                    let decided = text[..at + 1 - reader.held_bytes()].trim_end_matches('\n');
+                    assert!(decided.ends_with(said.trim_end_matches('\n')), "{said:?} of {decided:?}");
+                    texts += 1;
+                }
+            }
+            assert!(texts > 5, "{texts}");
+        }
+    }
 
     #[test]
     fn an_answer_without_text_says_nothing() {

@@ -421,3 +421,20 @@ fn arguments_of_a_certain_call_stream_as_they_come() {
     assert_eq!(parser.push("\"}}\n</tool"), [AnswerDelta::Arguments { index: 0, text: "\"}".into() }]);
     assert_eq!((parser.push("_call>"), parser.finish()), (vec![], vec![]));
 }
+
+/// A constraint that was to hold calls to their form and could not be compiled leaves text that begins like one.
+#[test]
+fn an_unconstrained_answer_loses_no_text() {
+    let text = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"t\": 'a'}}\n</tool_call>\nSorry, I cannot.";
+    let certain = || {
+        let mut offer = offer(ToolForm::tagged()).unwrap();
+        Arc::get_mut(&mut offer).unwrap().certain = true;
+        offer
+    };
+    let mut parser = AnswerParser::new(AnswerStart::usual(false), Some(certain()), "");
+    parser.unconstrain();
+    let mut deltas: Vec<_> = text.chars().flat_map(|c| parser.push(c.encode_utf8(&mut [0; 4]))).collect();
+    deltas.extend(parser.finish());
+    assert_eq!(show(&deltas), format!("C({text})"));
+    assert_eq!(run_with(&[text], false, Some(certain())), format!("C({text})"), "a whole text is known");
+}
