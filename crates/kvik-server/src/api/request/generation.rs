@@ -222,6 +222,8 @@ pub(crate) fn logprobs(field: &str, asked: usize, vocabulary: usize, tokens: usi
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
     pub(crate) sampling: Sampling,
+    /// Whether each of several prompts draws a seed of its own, because nobody has set one.
+    pub(super) seed_per_prompt: bool,
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_eos: bool,
     /// Where a line ends the answer.
@@ -269,6 +271,7 @@ impl<B: Bounds> GenerationFields<B> {
     ) -> Result<Options> {
         let end = self.end;
         let line_limits = end.line_limits();
+        let seed_per_prompt = self.sampling.draws_seed(defaults);
         let sampling = self.sampling.sampling::<B>(defaults, encode)?;
         let mut schema_notes = Vec::new();
         let mut keep = self.cache.keep()?;
@@ -282,6 +285,7 @@ impl<B: Bounds> GenerationFields<B> {
             schema_notes,
         };
         Ok(Options {
+            seed_per_prompt,
             next_turn: self.hints.next_turn,
             ignore_eos: end.ignore_eos,
             line_limits,
@@ -322,6 +326,7 @@ impl Options {
         } = keep;
         Ok(Options {
             sampling,
+            seed_per_prompt: false,
             stop,
             ignore_eos: false,
             line_limits: LineLimits::default(),

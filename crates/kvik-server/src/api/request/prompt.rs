@@ -11,6 +11,7 @@ use serde::{
 };
 
 use super::{
+    defaults::random_seed,
     generation::Options,
     number::{TokenId, TokenVisitor},
     parts::Part,
@@ -156,8 +157,13 @@ impl Prompt {
         options.check_copies(prompts.len())?;
         let request = |prompt: &Prompt| {
             body.still_wanted()?;
-            let request = options.request(prompt.encode(app)?, max_tokens, logprobs);
-            Ok(Request { prompt_is_text: prompt.is_text(), ..request })
+            let mut request = options.request(prompt.encode(app)?, max_tokens, logprobs);
+            request.prompt_is_text = prompt.is_text();
+            // With one seed the same prompt, sent several times, would have the same answer each time.
+            if options.seed_per_prompt {
+                request.sampling.seed = random_seed();
+            }
+            Ok(request)
         };
         prompts.iter().map(request).collect()
     }

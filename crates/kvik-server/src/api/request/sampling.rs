@@ -78,6 +78,11 @@ impl<T: Into<f64>> SamplingFields<T> {
         Ok(Sampling { seed, min_tokens, logit_bias, ..in_force.sampling() })
     }
 
+    /// Whether the seed is drawn: neither the request nor the server has set one.
+    pub(super) fn draws_seed(&self, defaults: &RequestDefaults) -> bool {
+        self.seed.map_or(defaults.seed.is_none(), Seed::is_drawn)
+    }
+
     /// The settings that the request sets, and its biases.
     fn split(self) -> (SamplingOptions, Option<Json>) {
         let penalty = |penalty: Option<Penalty>| penalty.map(|penalty| f64::from(penalty) as f32);
@@ -102,8 +107,12 @@ impl<T: Into<f64>> SamplingFields<T> {
 struct Seed(u64);
 
 impl Seed {
+    fn is_drawn(self) -> bool {
+        self.0 == RANDOM_SEED
+    }
+
     fn drawn(self) -> u64 {
-        if self.0 == RANDOM_SEED { random_seed() } else { self.0 }
+        if self.is_drawn() { random_seed() } else { self.0 }
     }
 }
 

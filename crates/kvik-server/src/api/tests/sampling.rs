@@ -209,3 +209,30 @@ async fn routes_tell_the_defaults_and_their_sources() {
     let (_, response) = server.post("/v1/responses", json!({"input": "Hello there."})).await;
     assert_eq!((&response["temperature"], &response["top_p"]), (&json!(0.6), &json!(0.5)));
 }
+
+#[tokio::test]
+async fn each_prompt_of_a_body_draws_its_own_seed() {
+    let flags = SamplingArgs { seed: Some(7), ..SamplingArgs::default() };
+    let (plain, flagged) = (server(recommended(), SamplingArgs::default()), server(recommended(), flags));
+    let check = async |server: &Server, path: &str, seed: Value, expect: Option<u64>| {
+        server.engine.asked.lock().unwrap().clear();
+        let (status, answer) = server.post(path, json!({"prompt": ["abc", "abc"], "seed": seed})).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        let asked: Vec<u64> =
+            server.engine.asked.lock().unwrap().iter().map(|request| request.sampling.seed).collect();
+        assert_eq!((asked.len(), asked[0] == asked[1]), (2, expect.is_some()), "{path} {seed}: {asked:?}");
+        assert!(expect.is_none_or(|expect| asked[0] == expect), "{path} {seed}: {asked:?}");
+        if path == "/completion" {
+            let told = [0_usize, 1].map(|at| answer[at]["generation_settings"]["seed"].clone());
+            assert_eq!(json!(told), json!(asked), "{seed}");
+        }
+    };
+    for path in ["/v1/completions", "/completion"] {
+        for absent in [json!(null), json!(-1), json!(0xffff_ffff_u32)] {
+            check(&plain, path, absent, None).await;
+        }
+        check(&plain, path, json!(5), Some(5)).await;
+        check(&flagged, path, json!(null), Some(7)).await;
+        check(&flagged, path, json!(-1), None).await;
+    }
+}
