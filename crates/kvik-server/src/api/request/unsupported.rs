@@ -40,7 +40,8 @@ const GENERATING: [Unsupported; 27] = [
     ("length_penalty", at_one, "it is for beam search"),
     ("early_stopping", off, "it is for beam search"),
     ("truncate_prompt_tokens", empty, "shorten the prompt yourself"),
-    ("prompt_logprobs", off, "kvik gives log-probabilities of generated tokens only"),
+    // 0 asks for those of the prompt's own tokens.
+    ("prompt_logprobs", empty, "kvik gives log-probabilities of generated tokens only"),
     ("logits_processors", off, "use `logit_bias` or a constraint"),
     ("guided_whitespace_pattern", empty, "use `grammar`"),
     ("structural_tag", empty, "use `grammar`"),
@@ -252,6 +253,7 @@ mod tests {
         check("modalities", json!(["text", "audio"]));
         check("audio", json!({"voice": "x"}));
         check("chat_template", json!("x"));
+        check("prompt_logprobs", json!(0));
         let odd = GENERATING.iter().chain(&CONVERSING).map(|(name, ..)| *name);
         odd.for_each(|name| check(name, json!({"odd": 1})));
     }
