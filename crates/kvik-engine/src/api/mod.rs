@@ -136,8 +136,10 @@ impl Request {
 pub struct TokenLogprob {
     /// Token id.
     pub token: Token,
-    /// Its bytes; may be part of a character.
+    /// Its bytes, for a control token its name; may be part of a character.
     pub bytes: Vec<u8>,
+    /// Whether the text of the answer has these bytes: not of a control token, unless the request shows it.
+    pub shown: bool,
     /// Natural logarithm of its probability, before temperature and truncation.
     pub logprob: f32,
 }
@@ -190,6 +192,8 @@ pub struct Report {
     pub drafted_tokens: usize,
     /// Draft tokens that were accepted: each came without a step of its own.
     pub accepted_tokens: usize,
+    /// Tokens of each choice, as far as they have any; not in a sum of reports.
+    pub choices: Vec<ChoiceTokens>,
     /// When the request was admitted, on the clock of `evicted`.
     pub admitted_at: Duration,
     /// Time in the queue.
@@ -229,6 +233,19 @@ impl Report {
         self.cache = report.cache;
         self.evicted = report.evicted;
     }
+}
+
+/// Token counts of one choice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChoiceTokens {
+    /// As [`Report::generated_tokens`].
+    pub generated: usize,
+    /// As [`Report::decoded_tokens`].
+    pub decoded: usize,
+    /// As [`Report::drafted_tokens`].
+    pub drafted: usize,
+    /// As [`Report::accepted_tokens`].
+    pub accepted: usize,
 }
 
 /// The retained positions of a sequence, over all layers and KV heads.
@@ -275,6 +292,9 @@ pub struct Probe {
 /// An event of a request, in order. A request ends with `Done` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
+    /// Comes before all others if the answer is not held to the request's constraint, which was to guide the calls that
+    /// the model starts by itself: with the reason.
+    Unconstrained(ConstraintError),
     /// The prefill has reached `done` of `total` prompt tokens.
     Prefill {
         /// Prompt tokens that were reused.

@@ -165,8 +165,7 @@ impl Answer {
         }
         let complete = self.accept(token)?;
         let generated = self.describe(token, predicted, vocabulary, scratch);
-        let request = &self.rules.request;
-        let bytes = vocabulary.answer_bytes(token, request.show_special || request.show.contains(&token));
+        let bytes = self.shown_bytes(token, vocabulary);
         let looped = self.loops.as_mut().and_then(|loops| loops.push(token, bytes));
         let shown = self.text.push(generated, bytes);
         let end = match shown.stopped {
@@ -239,6 +238,12 @@ impl Answer {
         Step { token, text, tokens, end: Some(reason) }
     }
 
+    /// The bytes that a token adds to the text of the answer.
+    fn shown_bytes<'v>(&self, token: Token, vocabulary: &'v Vocabulary) -> &'v [u8] {
+        let request = &self.rules.request;
+        vocabulary.answer_bytes(token, request.show_special || request.show.contains(&token))
+    }
+
     fn describe(
         &self,
         token: Token,
@@ -249,6 +254,7 @@ impl Answer {
         let describe = |(token, logprob): (Token, f32)| TokenLogprob {
             token,
             bytes: vocabulary.bytes(token).to_vec(),
+            shown: !self.shown_bytes(token, vocabulary).is_empty(),
             logprob,
         };
         let Prediction::Logits(logits) = predicted else { return GeneratedToken { token, logprob: None } };

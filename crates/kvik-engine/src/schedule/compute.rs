@@ -337,7 +337,7 @@ fn verify<'a>(
     drafting: &mut Drafting,
 ) {
     let Draft { tokens, source, .. } = &span.draft;
-    jobs.results.drafted(jobs.running[span.index].job, &span.draft);
+    jobs.results.drafted(&jobs.running[span.index], &span.draft);
     let mut drawn = 0;
     for &token in tokens {
         let sequence = &jobs.running[span.index];
@@ -347,7 +347,7 @@ fn verify<'a>(
         }
         let Some(next) = rows.next() else { break };
         drawn += 1;
-        jobs.results.accepted(sequence.job, *source);
+        jobs.results.accepted(sequence, *source);
         store(span.index, 1, jobs, &mut prefixes.ram.cache);
         emit(span.index, next, Vec::new(), jobs, prefixes.now());
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use kvik_cache::StopReason;
 
 use super::prefix::Reused;
-use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, RequestError, Retained};
+use crate::api::{
+    ChoiceTokens, Event, EventSink, FinishReason, GeneratedToken, Report, RequestError, Retained,
+};
 use crate::panics::contain;
 
 /// The id of a request; later ones are larger.
@@ -85,13 +87,31 @@ impl Job {
         }
     }
 
-    /// Records a generated token, which may be the first one of its choice.
-    pub(super) fn token(&mut self, is_first: bool, now: Duration) {
-        self.report.generated_tokens += 1;
-        self.report.decoded_tokens += usize::from(!is_first);
+    /// Records a generated token of a choice, which may be its first one.
+    pub(super) fn token(&mut self, choice: u32, is_first: bool, now: Duration) {
+        let decoded = usize::from(!is_first);
+        self.count(choice, ChoiceTokens { generated: 1, decoded, ..ChoiceTokens::default() });
         self.times.last_token = Some(now);
         let first = self.times.first_token.unwrap_or(now);
         self.report.decode = now.saturating_sub(first);
+    }
+
+    /// Adds to the counts of a choice and to those of all.
+    pub(super) fn count(&mut self, choice: u32, new: ChoiceTokens) {
+        let (index, report) = (choice as usize, &mut self.report);
+        if report.choices.len() <= index {
+            report.choices.resize(index + 1, ChoiceTokens::default());
+        }
+        let own = &mut report.choices[index];
+        for (own, all, new) in [
+            (&mut own.generated, &mut report.generated_tokens, new.generated),
+            (&mut own.decoded, &mut report.decoded_tokens, new.decoded),
+            (&mut own.drafted, &mut report.drafted_tokens, new.drafted),
+            (&mut own.accepted, &mut report.accepted_tokens, new.accepted),
+        ] {
+            *own += new;
+            *all += new;
+        }
     }
 
     pub(super) fn text(&mut self, choice: u32, text: String, tokens: Vec<GeneratedToken>) {

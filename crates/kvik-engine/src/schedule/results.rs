@@ -19,7 +19,7 @@ use super::draft::Draft;
 use super::job::{Job, JobId};
 use super::sampling::{Sampled, SamplingContext};
 use super::sequence::Sequence;
-use crate::api::{EventSink, FinishReason, RequestError, Retained, Wants};
+use crate::api::{ChoiceTokens, EventSink, FinishReason, RequestError, Retained, Wants};
 use crate::panics::contain;
 use crate::stats::{Counters, DraftSource};
 
@@ -104,16 +104,19 @@ impl Results {
         job
     }
 
-    /// Counts the tokens drafted for a request.
-    pub(super) fn drafted(&mut self, id: JobId, draft: &Draft) {
-        self.counters.drafted_tokens[draft.source as usize] += draft.tokens.len() as u64;
-        self.job(id).report.drafted_tokens += draft.tokens.len();
+    /// Counts the tokens drafted for a sequence.
+    pub(super) fn drafted(&mut self, sequence: &Sequence, draft: &Draft) {
+        let drafted = draft.tokens.len();
+        self.counters.drafted_tokens[draft.source as usize] += drafted as u64;
+        let new = ChoiceTokens { drafted, ..ChoiceTokens::default() };
+        self.job(sequence.job).count(sequence.choice, new);
     }
 
-    /// Counts an accepted draft token of a request.
-    pub(super) fn accepted(&mut self, id: JobId, source: DraftSource) {
+    /// Counts an accepted draft token of a sequence.
+    pub(super) fn accepted(&mut self, sequence: &Sequence, source: DraftSource) {
         self.counters.accepted_tokens[source as usize] += 1;
-        self.job(id).report.accepted_tokens += 1;
+        let new = ChoiceTokens { accepted: 1, ..ChoiceTokens::default() };
+        self.job(sequence.job).count(sequence.choice, new);
     }
 
     /// Updates the report of retained positions, which is that of the request's first choice. While that is computed
@@ -287,7 +290,7 @@ fn emit_step(sequence: &mut Sequence, job: &mut Job, step: Step, now: Duration) 
     if let Some(token) = step.token {
         let is_first = sequence.tokens.len() == sequence.prompt_len;
         sequence.tokens.push(token);
-        job.token(is_first, now);
+        job.token(sequence.choice, is_first, now);
     }
     let limit = sequence.answer.request().line_limits.time_max;
     let is_late = limit.is_some_and(|limit| job.report.decode > limit) && step.text.contains('\n');
@@ -391,7 +394,7 @@ mod tests {
         let (log, mut results) = (Log::default(), results());
         let id = results.open(Box::new(Leaving(log.clone())), 3, 1, AT(0));
         let job = results.job(id);
-        job.token(true, AT(1));
+        job.token(0, true, AT(1));
         job.text(0, "last".to_owned(), Vec::new());
         job.finished(0, FinishReason::Length);
         let job = results.remove(id).unwrap();

@@ -94,7 +94,8 @@ fn requests_that_can_never_be_served_are_refused() {
     assert_eq!(generated.choices[0].tokens.len(), 64 + 1 - 30);
 }
 
-/// If the answer need not be a call, a tool schema that cannot be enforced does not fail the request.
+/// If the answer need not be a call, a tool schema that cannot be enforced does not fail the request, and its events say
+/// so before its text.
 #[test]
 fn calls_that_cannot_be_enforced_are_unconstrained_unless_they_are_forced() {
     let engine = engine(config(), 200);
@@ -113,6 +114,14 @@ fn calls_that_cannot_be_enforced_are_unconstrained_unless_they_are_forced() {
     let free = solo(&request(prompt(1, 9), 20));
     let generated = engine.generate(calls(CallStart::Lazy { trigger: "<c>".into() })).unwrap();
     assert_eq!(generated.choices[0].text, free.choices[0].0);
+    let client = Client::default();
+    let guided = calls(CallStart::Lazy { trigger: "<c>".into() });
+    engine.submit(guided, Box::new(client.clone())).unwrap();
+    wait_for("the answer", || client.has_ended());
+    let told = |event: &Event| matches!(event, Event::Unconstrained(ConstraintError::Unusable(_)));
+    let places: Vec<usize> =
+        client.events().iter().enumerate().filter(|(_, event)| told(event)).map(|(at, _)| at).collect();
+    assert_eq!(places, [0], "{:?}", client.events());
     let forced = engine.generate(calls(CallStart::Forced { after: None, instead: None }));
     assert!(matches!(forced, Err(RequestError::Constraint(ConstraintError::Unusable(_)))));
     engine.shutdown(Duration::ZERO);

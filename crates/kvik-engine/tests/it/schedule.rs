@@ -7,7 +7,7 @@ use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::{AuxiliaryState, PrefixOrder, Reach, StopReason, Token, Windows};
 use kvik_engine::api::{
-    Constraint, Event, FinishReason, LineLimits, Repetition, Request, RequestError, Sampling,
+    Constraint, Event, FinishReason, LineLimits, Repetition, Request, RequestError, Sampling, TokenLogprob,
 };
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::Submission;
@@ -262,6 +262,9 @@ fn choices_share_the_prompt_and_differ_in_seed() {
     assert_eq!(world.rows(), 100 + 4 * 19);
     let answer = client.answer().unwrap();
     assert_eq!((answer.report.generated_tokens, answer.report.decoded_tokens), (80, 76));
+    let of_each: Vec<_> =
+        answer.report.choices.iter().map(|choice| (choice.generated, choice.decoded)).collect();
+    assert_eq!(of_each, [(20, 19); 4]);
     for (index, choice) in answer.choices.iter().enumerate() {
         let single = warm(endless(prompt(1, 100), 20), 5 + index as u64);
         assert_eq!(choice, &solo(&single).choices[0]);
@@ -427,6 +430,32 @@ fn stop_strings_end_a_choice() {
     world.settle();
     let (got, _, reason) = &client.answer().unwrap().choices[0];
     assert_eq!((got.as_str(), *reason), (&text[..end], Some(FinishReason::StopString(0))));
+}
+
+#[test]
+fn tokens_say_whether_the_text_has_them() {
+    for (show, text) in [(vec![], ""), (vec![1], "<control><control>")] {
+        let shown = !show.is_empty();
+        let mut world = World::new(config(), 100);
+        let sampling = Sampling { logit_bias: vec![(1, 1000.0)], ..Sampling::GREEDY };
+        let asked = Request { sampling, logprobs: Some(VOCAB), show, ..endless(prompt(1, 30), 2) };
+        let client = world.submit(asked);
+        world.settle();
+        assert_eq!(client.answer().unwrap().choices[0].0, text);
+        let events = client.events();
+        let tokens = events.iter().flat_map(|event| match event {
+            Event::Text { tokens, .. } => &tokens[..],
+            _ => &[],
+        });
+        let told: Vec<_> = tokens.filter_map(|token| token.logprob.as_ref()).collect();
+        assert_eq!(told.len(), 2);
+        for (chosen, likeliest) in told {
+            assert_eq!((chosen.shown, &*chosen.bytes), (shown, &b"<control>"[..]));
+            let first = if shown { 1 } else { 2 };
+            let is_right = |token: &TokenLogprob| token.shown == (token.token >= first);
+            assert!(likeliest.len() > 2 && likeliest.iter().all(is_right), "{likeliest:?}");
+        }
+    }
 }
 
 #[test]

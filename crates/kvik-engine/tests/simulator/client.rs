@@ -49,6 +49,7 @@ impl EventSink for Client {
             Event::Done(report) => inbox.end = Some(Ok(report)),
             Event::Failed(error) => inbox.end = Some(Err(error)),
             Event::Vector(_) => panic!("nobody here wants a vector"),
+            Event::Unconstrained(error) => panic!("all constraints here can be used: {error}"),
         }
         true
     }

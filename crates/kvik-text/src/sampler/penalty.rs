@@ -38,10 +38,7 @@ struct Counts {
 impl Penalties {
     /// `None` when every penalty is neutral.
     pub(super) fn new(sampling: &Sampling, prompt: &[Token]) -> Option<Penalties> {
-        let neutral = sampling.repetition_penalty == 1.0
-            && sampling.presence_penalty == 0.0
-            && sampling.frequency_penalty == 0.0;
-        if neutral {
+        if !sampling.has_penalty() {
             return None;
         }
         let mut penalties = Penalties {

@@ -45,4 +45,9 @@ impl Sampling {
         min_tokens: 0,
         seed: 0,
     };
+
+    /// Whether a penalty is not neutral.
+    pub fn has_penalty(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
 }

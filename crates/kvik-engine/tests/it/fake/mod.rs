@@ -21,7 +21,8 @@ use std::time::Duration;
 use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, CacheConfig, Policy, StateId, Token};
 use kvik_engine::api::{
-    AdapterId, AdapterMix, AdapterUse, Event, EventSink, FinishReason, Report, Request, RequestError,
+    AdapterId, AdapterMix, AdapterUse, ChoiceTokens, Event, EventSink, FinishReason, Report, Request,
+    RequestError,
 };
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
@@ -533,11 +534,16 @@ impl Client {
                     assert_eq!(old, None, "a choice ends once");
                 }
                 Event::Prefill { cached, done, total } => assert!(cached <= done && done <= total),
-                Event::Vector(_) | Event::Done(_) | Event::Failed(_) => {}
+                Event::Unconstrained(_) | Event::Vector(_) | Event::Done(_) | Event::Failed(_) => {}
             }
         }
         assert!(answer.choices.iter().all(|choice| choice.2.is_some()));
         assert_eq!(report.cached_tokens + report.computed_tokens, report.prompt_tokens, "{report:?}");
+        let sum = |of: fn(&ChoiceTokens) -> usize| report.choices.iter().map(of).sum::<usize>();
+        assert_eq!(sum(|choice| choice.generated), report.generated_tokens, "{report:?}");
+        assert_eq!(sum(|choice| choice.decoded), report.decoded_tokens, "{report:?}");
+        assert_eq!(sum(|choice| choice.drafted), report.drafted_tokens, "{report:?}");
+        assert_eq!(sum(|choice| choice.accepted), report.accepted_tokens, "{report:?}");
         Some(answer)
     }
 }

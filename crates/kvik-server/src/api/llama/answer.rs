@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::settings::Settings;
 use crate::{
     api::{
-        logprobs::finite,
+        logprobs::{finite, text_bytes},
         progress::{Progress, PromptProgress},
     },
     app::{
@@ -123,6 +123,7 @@ struct Probability {
 struct TokenEntry {
     id: u32,
     token: String,
+    /// Those that it adds to the text: none of a control token, of which `token` is the name.
     bytes: Vec<u8>,
     /// -9999 of one that is forbidden.
     logprob: f64,
@@ -133,7 +134,10 @@ struct TokenEntry {
 #[cfg_attr(test, derive(Default))]
 pub(crate) struct Echo {
     pub(crate) model: String,
+    /// All but the seed, which is each prompt's own.
     pub(super) settings: Settings,
+    /// Seed of each prompt.
+    pub(crate) seeds: Vec<u64>,
     pub(crate) stop: Vec<String>,
     /// The slot that the client named.
     pub(crate) slot: Option<SlotUse>,
@@ -173,13 +177,6 @@ struct Choice {
     finish: Option<FinishReason>,
 }
 
-impl Choice {
-    /// Returns the number of generated tokens, including the end token, which is not part of the text.
-    fn generated(&self) -> usize {
-        self.tokens.len() + usize::from(self.finish == Some(FinishReason::Eos))
-    }
-}
-
 impl LlamaAnswer {
     pub(crate) fn new(echo: Echo, choices_per_prompt: usize) -> LlamaAnswer {
         let count = echo.prompts.len() * choices_per_prompt;
@@ -215,8 +212,7 @@ impl LlamaAnswer {
         self.echo.slot.as_ref().map_or(-1, |slot| slot.key.1 as i64)
     }
 
-    /// Sends the last frames of a prompt. The report covers the whole prompt, which has one result unless `n`
-    /// was sent.
+    /// Sends the last frames of a prompt, which has one result unless `n` was sent.
     fn done(&self, prompt: usize, trailer: &Trailer, frames: &mut Vec<Value>) {
         let first = prompt * self.choices_per_prompt;
         for index in first..first + self.choices_per_prompt {
@@ -230,8 +226,8 @@ impl LlamaAnswer {
     /// Formats a result without its log-probabilities.
     fn result(&self, index: usize, trailer: &Trailer) -> Completion {
         let result = &self.results[index];
-        let prompt = index / self.choices_per_prompt;
-        let report = trailer.report(prompt);
+        let (prompt, choice) = (index / self.choices_per_prompt, index % self.choices_per_prompt);
+        let report = trailer.report_of_choice(prompt, choice);
         let (stop_type, stopping_word) = match result.finish {
             Some(FinishReason::StopString(i)) => {
                 (StopType::Word, self.echo.stop.get(i).cloned().unwrap_or_default())
@@ -242,10 +238,7 @@ impl LlamaAnswer {
             }
             None => (StopType::None, String::new()),
         };
-        let predicted = match self.choices_per_prompt {
-            1 => report.generated_tokens,
-            _ => result.generated(),
-        };
+        let predicted = report.generated_tokens;
         // The context was full before the answer reached its maximum length, unless a line ended it.
         let is_short = predicted < self.echo.max_tokens && !self.echo.ends_at_lines;
         let ran_out = is_short || report.prompt_tokens + predicted > self.echo.context;
@@ -259,13 +252,13 @@ impl LlamaAnswer {
             tokens_predicted: predicted,
             tokens_evaluated: report.prompt_tokens,
             tokens_cached: report.cached_tokens,
-            generation_settings: self.echo.settings.clone(),
+            generation_settings: self.echo.settings.with_seed(self.echo.seeds[prompt]),
             prompt: self.echo.prompts[prompt].to_string(),
             has_new_line: result.content.contains('\n'),
             truncated: result.finish == Some(FinishReason::Length) && ran_out,
             stop_type,
             stopping_word,
-            usage: trailer.usage_of(&report),
+            usage: trailer.usage_of_choice(&report, choice),
             timings: Timings::of(&report),
             kvik: trailer.kvik(prompt),
             completion_probabilities: None,
@@ -331,7 +324,7 @@ impl Answer for LlamaAnswer {
             Event::Prefill { cached, done, total } => {
                 self.progress(prompt, Progress { cached, done, total }, frames);
             }
-            Event::Vector(_) | Event::Failed(_) => {}
+            Event::Unconstrained(_) | Event::Vector(_) | Event::Failed(_) => {}
         }
     }
 
@@ -361,7 +354,7 @@ fn entry(token: &TokenLogprob) -> TokenEntry {
     TokenEntry {
         id: token.token,
         token: String::from_utf8_lossy(&token.bytes).into_owned(),
-        bytes: token.bytes.clone(),
+        bytes: text_bytes(token).to_vec(),
         logprob: finite(token.logprob),
     }
 }

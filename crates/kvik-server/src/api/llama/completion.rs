@@ -90,9 +90,15 @@ impl Asked {
         generation: GenerationFields<LlamaServer>,
         fields: CompletionFields,
     ) -> Result<Asked> {
-        let encode = |text: &str| app.serving.texts.tokenizer.encode(text, false, true);
-        let options = generation.options(&RequestDefaults::of(app), &encode, &app.serving.retaining)?;
+        let tokenizer = &app.serving.texts.tokenizer;
+        let encode = |text: &str| tokenizer.encode(text, false, true);
+        let mut options = generation.options(&RequestDefaults::of(app), &encode, &app.serving.retaining)?;
         options.check_memory()?;
+        // As by llama-server, end tokens are never chosen. On OpenAI's routes an answer goes on behind them, as in vLLM.
+        if options.ignore_eos {
+            let forbidden = tokenizer.eog().iter().map(|&token| (token, f32::NEG_INFINITY));
+            options.sampling.logit_bias.extend(forbidden);
+        }
         fields.check_slot(app.serving.model.parallel)?;
         let context = app.serving.model.context;
         Ok(Asked { max_tokens: options.max_tokens(context, context), options, fields })
@@ -117,7 +123,8 @@ impl Asked {
         let requests = Prompt::requests(prompts, app, &options, (max_tokens, wanted), body)?;
         let echo = Echo {
             model: app.serving.model.name.clone(),
-            settings: Settings::of(&options, max_tokens, probabilities, fields.stream, tokenizer),
+            settings: Settings::of(&options, max_tokens, probabilities, fields.stream),
+            seeds: requests.iter().map(|request| request.sampling.seed).collect(),
             slot: fields.slot(app, caller, &requests, choices),
             stop: options.stop.clone(),
             prompts: Prompt::texts(prompts, tokenizer, choices, "n")?,

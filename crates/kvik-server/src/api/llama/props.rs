@@ -78,7 +78,7 @@ pub(super) async fn route(
     Ok(Json(Props {
         default_generation_settings: DefaultSettings {
             n_ctx: app.token_scale_under(&asked.model).told(model.context),
-            params: Settings::of(&options, max_tokens, 0, false, tokenizer),
+            params: Settings::of(&options, max_tokens, 0, false),
         },
         sampling_defaults: SamplingInForce::of(&app.sampling()),
         total_slots: model.parallel,

@@ -1,7 +1,7 @@
 //! The generation settings of an answer, in llama-server's format.
 
 use kvik_cache::Token;
-use kvik_text::tokenizer::Tokenizer;
+use kvik_engine::api::Sampling;
 use serde::Serialize;
 
 use crate::{api::request::generation::Options, described::JsonSchema};
@@ -16,7 +16,8 @@ pub(super) struct Settings {
     top_k: usize,
     top_p: f64,
     min_p: f64,
-    repeat_last_n: usize,
+    /// -1 is all.
+    repeat_last_n: i64,
     repeat_penalty: f64,
     presence_penalty: f64,
     frequency_penalty: f64,
@@ -39,25 +40,15 @@ struct Bias {
 }
 
 impl Settings {
-    pub(super) fn of(
-        options: &Options,
-        max_tokens: usize,
-        n_probs: usize,
-        stream: bool,
-        tokenizer: &Tokenizer,
-    ) -> Settings {
+    pub(super) fn of(options: &Options, max_tokens: usize, n_probs: usize, stream: bool) -> Settings {
         let sampling = &options.sampling;
-        // If end tokens are ignored, they are forbidden.
-        let ends = if options.ignore_eos { tokenizer.eog() } else { &[] };
-        let forbidden = ends.iter().map(|&token| (token, f32::NEG_INFINITY));
-        let biases = forbidden.chain(sampling.logit_bias.iter().copied());
         Settings {
             seed: sampling.seed,
             temperature: f64::from(sampling.temperature),
             top_k: sampling.top_k,
             top_p: f64::from(sampling.top_p),
             min_p: f64::from(sampling.min_p),
-            repeat_last_n: sampling.penalty_last_n,
+            repeat_last_n: repeat_last_n(sampling),
             repeat_penalty: f64::from(sampling.repetition_penalty),
             presence_penalty: f64::from(sampling.presence_penalty),
             frequency_penalty: f64::from(sampling.frequency_penalty),
@@ -68,8 +59,21 @@ impl Settings {
             stream,
             n_probs,
             cache_prompt: options.reuse,
-            logit_bias: biases.map(bias).collect(),
+            logit_bias: sampling.logit_bias.iter().copied().map(bias).collect(),
         }
+    }
+
+    /// These of a prompt with this seed.
+    pub(super) fn with_seed(&self, seed: u64) -> Settings {
+        Settings { seed, ..self.clone() }
+    }
+}
+
+/// The tokens that penalties look back on, in llama-server's words: 0 is none, and all are -1.
+fn repeat_last_n(sampling: &Sampling) -> i64 {
+    match sampling.penalty_last_n {
+        0 if sampling.has_penalty() => -1,
+        last_n => i64::try_from(last_n).unwrap_or(i64::MAX),
     }
 }
 

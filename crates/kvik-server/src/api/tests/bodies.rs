@@ -254,13 +254,15 @@ async fn effort_decides_whether_to_think_where_nothing_else_does() {
 
 #[tokio::test]
 async fn an_answer_of_llama_server_counts_all_tokens_and_says_when_the_context_ran_out() {
-    use kvik_engine::api::{FinishReason, GeneratedToken};
+    use kvik_engine::api::{ChoiceTokens, FinishReason, GeneratedToken};
     let answer = async |generated: usize, reason: FinishReason, more: &str| {
         let script = move |_: &Request| {
             let token = || GeneratedToken { token: 5, logprob: None };
             let shown = generated - usize::from(reason == FinishReason::Eos);
             let tokens = (0..shown).map(|_| token()).collect();
-            let report = Report { prompt_tokens: 5, generated_tokens: generated, ..Report::default() };
+            let choices = vec![ChoiceTokens { generated, ..ChoiceTokens::default() }];
+            let report =
+                Report { prompt_tokens: 5, generated_tokens: generated, choices, ..Report::default() };
             Ok(vec![
                 Event::Text { choice: 0, text: "x".into(), tokens },
                 Event::Finished { choice: 0, reason },

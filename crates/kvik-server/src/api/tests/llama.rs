@@ -37,6 +37,78 @@ async fn an_answer_has_the_fields_that_were_asked_for() {
     assert_eq!(last, json!({"content": "", "generation_settings/n_predict": 7}));
 }
 
+#[tokio::test]
+async fn end_tokens_that_are_ignored_are_forbidden() {
+    let server = Server::saying("ab");
+    let body = with(story(), json!({"ignore_eos": true, "logit_bias": [[3, 1.5]]}));
+    let (_, answer) = server.post("/completion", body.clone()).await;
+    let ends = server.app.serving.texts.tokenizer.eog().iter();
+    let expect = [(3, 1.5)].into_iter().chain(ends.map(|&end| (end, f32::NEG_INFINITY)));
+    let expect: Vec<_> = expect.collect();
+    assert!(expect.len() > 1 && server.asked().ignore_eos);
+    assert_eq!(server.asked().sampling.logit_bias, expect);
+    let told = |(token, bias): &(u32, f32)| json!({"token": token, "bias": bias.is_finite().then_some(bias)});
+    let told: Vec<Value> = expect.iter().map(told).collect();
+    assert_eq!(answer["generation_settings"]["logit_bias"], json!(told));
+    // In vLLM an answer goes on behind an end token.
+    server.post("/v1/completions", body).await;
+    assert_eq!(server.asked().sampling.logit_bias, [(3, 1.5)]);
+}
+
+/// The events of answers that a stop string cuts after "Hi!": of 5 tokens the first, of 6 the second, and so on.
+fn stopped(request: &Request) -> Vec<Event> {
+    let mut events = say(request, "Hi!", FinishReason::StopString(0));
+    let of_choice = |i| ChoiceTokens { generated: 5 + i, ..ChoiceTokens::default() };
+    let choices: Vec<ChoiceTokens> = (0..request.choices as usize).map(of_choice).collect();
+    let generated_tokens = choices.iter().map(|choice| choice.generated).sum();
+    events.pop();
+    events.push(Event::Done(Report { generated_tokens, choices, ..report(request, 0) }));
+    events
+}
+
+#[tokio::test]
+async fn each_answer_to_a_prompt_has_its_own_counts_and_together_they_are_the_requests() {
+    let prices = Some(toml::from_str("input = 1\ncached = 0.5\noutput = 2").unwrap());
+    let script = |request: &Request| Ok(stopped(request));
+    let server = Server::build(script, Keys::new([]), AppConfig { prices, ..config() });
+    let body = |n: usize| with(story(), json!({"n": n, "stop": ["x"]}));
+    let (_, all) = server.post("/v1/completions", body(3)).await;
+    let (_, whole) = server.post("/completion", body(3)).await;
+    let frames = server.stream("/completion", with(body(3), json!({"stream": true}))).await;
+    let frames = frames.iter().map(|frame| serde_json::from_str::<Value>(frame).unwrap());
+    let ends: Vec<Value> = frames.filter(|frame| frame["stop"] == true).collect();
+    for results in [whole.as_array().unwrap(), &ends] {
+        let numbers = |path: &str| -> Vec<f64> {
+            results.iter().map(|result| result.pointer(path).and_then(Value::as_f64).unwrap()).collect()
+        };
+        for path in ["/tokens_predicted", "/timings/predicted_n", "/usage/completion_tokens"] {
+            assert_eq!(numbers(path), [5.0, 6.0, 7.0], "{path}");
+        }
+        for path in ["/usage/completion_tokens", "/usage/cost", "/timings/prompt_n", "/timings/prompt_ms"] {
+            let total = all.pointer(path).and_then(Value::as_f64);
+            assert_eq!(Some(numbers(path).iter().sum::<f64>()), total, "{path}");
+        }
+    }
+    let (_, one) = server.post("/completion", body(1)).await;
+    for path in ["/content", "/tokens_predicted", "/usage"] {
+        assert_eq!(one.pointer(path), whole[0].pointer(path), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn penalties_that_look_back_on_all_say_so() {
+    let server = Server::saying("ab");
+    for (body, told) in [
+        (json!({"repeat_last_n": -1, "repeat_penalty": 1.5}), -1),
+        (json!({"repeat_last_n": -1, "presence_penalty": 0.5}), -1),
+        (json!({"repeat_last_n": 9, "frequency_penalty": 0.5}), 9),
+        (json!({"repeat_last_n": 0, "repeat_penalty": 1.5}), 0),
+    ] {
+        let (_, answer) = server.post("/completion", with(story(), body.clone())).await;
+        assert_eq!(answer["generation_settings"]["repeat_last_n"], told, "{body}");
+    }
+}
+
 /// The body that llama.vim and llama.vscode send while someone types.
 fn typing() -> Value {
     json!({

@@ -18,6 +18,7 @@ mod hints;
 mod kept;
 mod kept_parts;
 mod llama;
+mod logprobs;
 mod lora;
 mod memory;
 mod memory_bounds;
@@ -59,8 +60,8 @@ use axum::{
     response::Response,
 };
 use kvik_engine::api::{
-    Event, EventSink, FinishReason, GeneratedToken, Pooling, Probe, Repetition, Report, Request,
-    RequestError, TokenLogprob,
+    ChoiceTokens, Event, EventSink, FinishReason, GeneratedToken, Pooling, Probe, Repetition, Report,
+    Request, RequestError, TokenLogprob,
 };
 use kvik_engine::stats::EngineStats;
 use kvik_model::load::{LoadedModel, Ranking};
@@ -377,8 +378,19 @@ pub(crate) async fn json_of(response: Response) -> (StatusCode, Value) {
 
 /// Returns a generated token, with log-probabilities if they were asked for.
 pub(crate) fn token(id: u32, text: &str, logprobs: bool) -> GeneratedToken {
-    let entry = || TokenLogprob { token: id, bytes: text.as_bytes().to_vec(), logprob: -0.5 };
+    let entry = || logprob(id, text.as_bytes(), -0.5);
     GeneratedToken { token: id, logprob: logprobs.then(|| (entry(), vec![entry()])) }
+}
+
+/// Returns the log-probability of a token of the text.
+pub(crate) fn logprob(token: u32, bytes: &[u8], logprob: f32) -> TokenLogprob {
+    TokenLogprob { token, bytes: bytes.to_vec(), shown: true, logprob }
+}
+
+/// Returns the same of a control token of this name, which adds nothing to the text.
+pub(crate) fn hidden(id: u32, name: &str) -> GeneratedToken {
+    let entry = || TokenLogprob { shown: false, ..logprob(id, name.as_bytes(), -0.5) };
+    GeneratedToken { token: id, logprob: Some((entry(), vec![entry()])) }
 }
 
 /// Returns the events of an answer with `text` in every choice.
@@ -398,12 +410,15 @@ pub(crate) fn say(request: &Request, text: &str, reason: FinishReason) -> Vec<Ev
 }
 
 pub(crate) fn report(request: &Request, generated: usize) -> Report {
+    let decoded = generated.saturating_sub(1);
+    let of_each = ChoiceTokens { generated, decoded, ..ChoiceTokens::default() };
     Report {
         prompt_tokens: request.prompt.len(),
         cached_tokens: request.prompt.len().min(3),
         computed_tokens: request.prompt.len().saturating_sub(3),
         generated_tokens: generated * request.choices as usize,
-        decoded_tokens: generated.saturating_sub(1) * request.choices as usize,
+        decoded_tokens: decoded * request.choices as usize,
+        choices: vec![of_each; request.choices as usize],
         prefill: Duration::from_millis(20),
         prompt_time: Duration::from_millis(20),
         decode: Duration::from_millis(10),

@@ -18,7 +18,7 @@ use super::{
     loops::{self, LoopReport},
     retain::{Given, RetainReport},
     token_scale::TokenScale,
-    usage::{Timings, Usage, cost},
+    usage::{Timings, Usage, cost, of_choice},
 };
 use crate::{
     accounts::prices::Prices,
@@ -297,6 +297,9 @@ impl Trailer {
 
     /// Notes an event of the prompt with this index.
     pub(crate) fn note(&mut self, prompt: usize, event: &Event) {
+        if let Event::Unconstrained(error) = event {
+            self.notes.push(format!("calls of `tools` are not held to their form and schemas: {error}"));
+        }
         if let Event::Done(report) = event {
             let cache = self.asked[prompt].cache_report(report.into());
             let retain = self.given[prompt].report(report.retained.as_deref(), &self.retaining);
@@ -364,7 +367,7 @@ impl Trailer {
 
     /// OpenAI's `usage`, of all prompts together.
     pub(crate) fn usage(&self) -> Usage {
-        self.usage_of(&self.total())
+        Usage::of(&self.total(), self.prices.as_ref()).told(self.scale)
     }
 
     /// The same, with the number of thinking tokens in the answers.
@@ -372,9 +375,9 @@ impl Trailer {
         Usage::of(&self.total(), self.prices.as_ref()).with_thoughts(reasoning_tokens).told(self.scale)
     }
 
-    /// OpenAI's `usage` of a report.
-    pub(crate) fn usage_of(&self, report: &Report) -> Usage {
-        Usage::of(report, self.prices.as_ref()).told(self.scale)
+    /// OpenAI's `usage` of one choice, from [its report](Trailer::report_of_choice).
+    pub(crate) fn usage_of_choice(&self, own: &Report, choice: usize) -> Usage {
+        Usage::of_choice(own, choice, self.prices.as_ref()).told(self.scale)
     }
 
     /// The cost of a report, where there are prices.
@@ -413,9 +416,9 @@ impl Trailer {
         }
     }
 
-    /// The report of one prompt; an empty one while it has not ended.
-    pub(crate) fn report(&self, prompt: usize) -> Report {
-        self.ended[prompt].as_ref().map(|ended| ended.report.clone()).unwrap_or_default()
+    /// The report of one choice of a prompt; an empty one while the prompt has not ended.
+    pub(crate) fn report_of_choice(&self, prompt: usize, choice: usize) -> Report {
+        self.ended[prompt].as_ref().map(|ended| of_choice(&ended.report, choice)).unwrap_or_default()
     }
 
     /// The object `kvik` of one prompt.

@@ -52,6 +52,15 @@ impl Usage {
         }
     }
 
+    /// Usage of one choice, from [its report](of_choice). The prompt is paid with the first.
+    pub(crate) fn of_choice(own: &Report, choice: usize, prices: Option<&Prices>) -> Usage {
+        let paid = match choice {
+            0 => own.clone(),
+            _ => Report { prompt_tokens: 0, cached_tokens: 0, ..own.clone() },
+        };
+        Usage { cost: prices.map(|prices| cost(&paid, prices)), ..Usage::of(own, None) }
+    }
+
     /// Adds the number of thinking tokens in the answer.
     pub(crate) fn with_thoughts(self, reasoning_tokens: usize) -> Usage {
         Usage { completion_tokens_details: Some(ReasoningTokens { reasoning_tokens }), ..self }
@@ -73,6 +82,29 @@ impl Usage {
             completion_tokens_details: self.completion_tokens_details.map(thoughts),
             ..self
         }
+    }
+}
+
+/// The report of one choice of a prompt, which is computed with the first: the others have it from the cache. Without the
+/// counts of single choices, as before the end, nothing is generated.
+pub(crate) fn of_choice(report: &Report, choice: usize) -> Report {
+    let own = report.choices.get(choice).copied().unwrap_or_default();
+    let first = Report {
+        generated_tokens: own.generated,
+        decoded_tokens: own.decoded,
+        drafted_tokens: own.drafted,
+        accepted_tokens: own.accepted,
+        ..report.clone()
+    };
+    match choice {
+        0 => first,
+        _ => Report {
+            cached_tokens: report.prompt_tokens,
+            computed_tokens: 0,
+            prefill: Duration::ZERO,
+            prompt_time: Duration::ZERO,
+            ..first
+        },
     }
 }
 
@@ -135,6 +167,7 @@ fn ratio(a: f64, b: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use kvik_engine::api::ChoiceTokens;
     use serde_json::json;
 
     use super::*;
@@ -187,6 +220,27 @@ mod tests {
         });
         assert_eq!(told, expect);
         assert_eq!(value(&real.clone().told(TokenScale::default())), value(&real));
+    }
+
+    #[test]
+    fn the_choices_of_a_prompt_add_up_to_its_report() {
+        let prices: Prices = toml::from_str("input = 1.0\ncached = 0.5\noutput = 2.0").unwrap();
+        let tokens = |generated| ChoiceTokens { generated, drafted: 2, ..ChoiceTokens::default() };
+        let whole = Report { choices: [7, 0, 3].map(tokens).into(), ..report() };
+        let own: Vec<Report> = (0..3).map(|choice| of_choice(&whole, choice)).collect();
+        let sum = |of: fn(&Report) -> usize| own.iter().map(of).sum::<usize>();
+        assert_eq!(sum(|own| own.generated_tokens), whole.generated_tokens);
+        assert_eq!(sum(|own| own.drafted_tokens), whole.drafted_tokens);
+        assert_eq!(sum(|own| own.computed_tokens), whole.computed_tokens);
+        assert_eq!(own.iter().map(|own| own.prefill).sum::<Duration>(), whole.prefill);
+        let usage = own.iter().enumerate().map(|(i, own)| Usage::of_choice(own, i, Some(&prices)));
+        let told: Vec<_> = usage.map(|usage| value(&usage)).collect();
+        let costs: Vec<f64> = told.iter().filter_map(|usage| usage["cost"].as_f64()).collect();
+        assert_eq!(costs, [40.0 + 80.0 + 14.0, 0.0, 6.0]);
+        assert_eq!(costs.iter().sum::<f64>(), cost(&whole, &prices));
+        let cached: Vec<_> =
+            told.iter().map(|usage| &usage["prompt_tokens_details"]["cached_tokens"]).collect();
+        assert_eq!(cached, [160, 200, 200]);
     }
 
     #[test]
