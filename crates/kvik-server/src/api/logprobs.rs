@@ -21,7 +21,15 @@ struct TokenEntry {
     token: String,
     /// -9999 of one that is forbidden.
     logprob: f64,
+    /// Those that it adds to the text: none of a control token, of which `token` is the name.
     bytes: Vec<u8>,
+}
+
+impl Logprob {
+    /// The bytes that the token adds to the text.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.chosen.bytes
+    }
 }
 
 /// Returns the number of likeliest tokens to report: `logprobs` requests log-probabilities, `top_logprobs` sets
@@ -48,8 +56,13 @@ fn entry(token: &TokenLogprob) -> TokenEntry {
     TokenEntry {
         token: String::from_utf8_lossy(&token.bytes).into_owned(),
         logprob: finite(token.logprob),
-        bytes: token.bytes.clone(),
+        bytes: text_bytes(token).to_vec(),
     }
+}
+
+/// The bytes that a token adds to the text.
+pub(crate) fn text_bytes(token: &TokenLogprob) -> &[u8] {
+    if token.shown { &token.bytes } else { &[] }
 }
 
 /// Replaces negative infinity, which JSON lacks and forbidden tokens have, with OpenAI's -9999.

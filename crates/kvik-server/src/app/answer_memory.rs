@@ -106,7 +106,11 @@ pub(super) fn bytes_of(event: &Event) -> u64 {
             EVENT_BYTES + text.len() as u64 + tokens.iter().map(bytes_of_token).sum::<u64>()
         }
         Event::Vector(values) => EVENT_BYTES + size_of_val(values.as_slice()) as u64,
-        Event::Prefill { .. } | Event::Finished { .. } | Event::Done(_) | Event::Failed(_) => EVENT_BYTES,
+        Event::Unconstrained(_)
+        | Event::Prefill { .. }
+        | Event::Finished { .. }
+        | Event::Done(_)
+        | Event::Failed(_) => EVENT_BYTES,
     }
 }
 
@@ -137,7 +141,7 @@ mod tests {
     }
 
     fn text(logprobs: usize) -> Event {
-        let one = TokenLogprob { token: 1, bytes: b"x".to_vec(), logprob: -1.0 };
+        let one = TokenLogprob { token: 1, bytes: b"x".to_vec(), shown: true, logprob: -1.0 };
         let token = GeneratedToken { token: 1, logprob: Some((one.clone(), vec![one; logprobs])) };
         Event::Text { choice: 0, text: "x".to_owned(), tokens: vec![token] }
     }

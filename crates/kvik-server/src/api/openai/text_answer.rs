@@ -1,6 +1,6 @@
 //! The answer of `/v1/completions`: plain text, for one or more prompts.
 
-use std::{mem, sync::Arc};
+use std::{iter, mem, sync::Arc};
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::head::{Completion, FrameEnd, Head, WholeEnd};
 use crate::{
-    api::logprobs::finite,
+    api::logprobs::{finite, text_bytes},
     app::{
         generation::Answer,
         report::{loops, trailer::Trailer},
@@ -40,9 +40,10 @@ pub(super) struct TextChoice {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Columns {
+    /// Their texts; of a token that ends inside a character its bytes, as `bytes:\xf0\x9f`.
     tokens: Vec<String>,
     token_logprobs: Vec<f64>,
-    /// Tokens by their text.
+    /// The chosen token and the likeliest ones by their names in `tokens`.
     #[schemars(with = "Vec<std::collections::BTreeMap<String, f64>>")]
     top_logprobs: Vec<Map<String, Value>>,
     text_offset: Vec<usize>,
@@ -109,7 +110,7 @@ impl TextAnswer {
         logprobs: bool,
         include_usage: bool,
     ) -> TextAnswer {
-        let choices = echo.iter().flat_map(|text| std::iter::repeat_n(text, choices_per_prompt));
+        let choices = echo.iter().flat_map(|text| iter::repeat_n(text, choices_per_prompt));
         TextAnswer {
             head,
             include_usage,
@@ -201,7 +202,7 @@ impl Answer for TextAnswer {
             }
             Event::Finished { choice, reason } => self.finished(self.index(prompt, choice), reason, frames),
             Event::Done(_) => self.done(trailer, frames),
-            Event::Prefill { .. } | Event::Vector(_) | Event::Failed(_) => {}
+            Event::Unconstrained(_) | Event::Prefill { .. } | Event::Vector(_) | Event::Failed(_) => {}
         }
     }
 
@@ -232,13 +233,15 @@ impl Logprobs {
         for token in tokens {
             let Some((chosen, likeliest)) = &token.logprob else { continue };
             self.text_offset.push(self.length.characters);
-            self.length.add(&chosen.bytes);
-            self.tokens.push(String::from_utf8_lossy(&chosen.bytes).into_owned());
+            self.length.add(text_bytes(chosen));
+            self.tokens.push(name(&chosen.bytes));
             self.token_logprobs.push(finite(chosen.logprob));
-            let top = likeliest.iter().map(|token| {
-                (String::from_utf8_lossy(&token.bytes).into_owned(), json!(finite(token.logprob)))
-            });
-            self.top_logprobs.push(top.collect());
+            // The chosen token is there also where it is not one of the likeliest.
+            let mut top = Map::new();
+            for token in iter::once(chosen).chain(likeliest) {
+                top.entry(name(&token.bytes)).or_insert_with(|| json!(finite(token.logprob)));
+            }
+            self.top_logprobs.push(top);
         }
     }
 
@@ -255,6 +258,14 @@ impl Logprobs {
             top_logprobs: self.top_logprobs[from..].to_vec(),
             text_offset: self.text_offset[from..].to_vec(),
         }
+    }
+}
+
+/// The name of a token: its text, or as OpenAI writes them the bytes of one that ends inside a character.
+fn name(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold("bytes:".to_owned(), |name, byte| name + &format!("\\x{byte:02x}")),
     }
 }
 
@@ -284,7 +295,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::api::tests::token;
+    use crate::api::tests::{hidden, logprob, token};
 
     /// Returns the offsets of tokens with these bytes.
     fn offsets(tokens: &[&[u8]]) -> Vec<usize> {
@@ -302,6 +313,33 @@ mod tests {
         assert_eq!(offsets(&[b"a", b"\xf0\x9f", b"\x98\x80", b"b", b"c"]), [0, 1, 1, 2, 3]);
         assert_eq!(offsets(&[b"\xc3", b"\xa9\xe2\x82", b"\xac!", b"x"]), [0, 0, 1, 3]);
         assert_eq!(offsets(&[b"\xff", b"a", b"\xe2\x82", b"b", b"c"]), [0, 1, 2, 2, 4]);
+    }
+
+    #[test]
+    fn the_chosen_token_is_among_the_likeliest_and_each_has_its_own_name() {
+        let check = |chosen: (&[u8], f32), likeliest: &[(&[u8], f32)], expect: Value| {
+            let entry = |&(bytes, log): &(&[u8], f32)| logprob(1, bytes, log);
+            let told = Some((entry(&chosen), likeliest.iter().map(entry).collect()));
+            let mut columns = Logprobs::default();
+            columns.extend(&[GeneratedToken { token: 1, logprob: told }]);
+            let top = &columns.top_logprobs[0];
+            assert_eq!(json!(top), expect);
+            assert_eq!(top[&columns.tokens[0]], columns.token_logprobs[0]);
+        };
+        let cut: [(&[u8], f32); 3] = [(b"\x9f", -0.5), (b"\x8c", -3.0), (b"\xb3", -5.0)];
+        let named = json!({"bytes:\\x9f": -0.5, "bytes:\\x8c": -3.0, "bytes:\\xb3": -5.0});
+        check(cut[0], &cut, named);
+        check((b"c", -4.0), &[(b"a", -0.5), (b"b", -1.0)], json!({"a": -0.5, "b": -1.0, "c": -4.0}));
+        check((b"\xf0\x9f", -0.5), &[], json!({"bytes:\\xf0\\x9f": -0.5}));
+        // Two tokens of one text: the chosen one is said.
+        check((b"a", -1.0), &[(b"a", -0.5), (b"a", -1.0)], json!({"a": -1.0}));
+    }
+
+    #[test]
+    fn the_name_of_a_control_token_is_none_of_the_text() {
+        let mut columns = Logprobs::default();
+        columns.extend(&[hidden(5, "<|x|>"), token(6, "a", true)]);
+        assert_eq!((columns.tokens, columns.text_offset), (vec!["<|x|>".into(), "a".into()], vec![0, 0]));
     }
 
     #[test]
