@@ -46,8 +46,8 @@ use kvik_serving::Inference;
 /// Events of the prompts of one HTTP request, merged; each is tagged with the prompt's index.
 pub(crate) struct Generation {
     events: UnboundedReceiver<(usize, Event)>,
-    /// An event that was received but not yet returned.
-    first: Option<(usize, Event)>,
+    /// Events that were received but not yet returned.
+    first: VecDeque<(usize, Event)>,
     /// Prompts that have not ended.
     running: usize,
     account: Arc<UsageAccount>,
@@ -156,25 +156,37 @@ impl Generation {
             engine.submit(request, Box::new(sink))?;
         }
         let computed = AnswerComputed(computed);
-        Ok(Generation { events, first: None, running, account, memory, computed })
+        Ok(Generation { events, first: VecDeque::new(), running, account, memory, computed })
     }
 
     /// Waits briefly for the first event, so that a request that the engine fails at once is answered with a
     /// status code instead of a stream that breaks off.
     async fn settle(&mut self, patience: Duration) -> Result<(), ApiError> {
-        match tokio::time::timeout(patience, poll_fn(|cx| self.poll_event(cx))).await {
-            Ok(Some(Ok(event))) => self.first = Some(event),
-            Ok(Some(Err(error))) => return Err(error),
-            Ok(None) | Err(_) => {}
-        }
-        Ok(())
+        let first = async {
+            while let Some(event) = poll_fn(|cx| self.poll_new(cx)).await {
+                let event = event?;
+                // It comes before the engine has the request, which may still fail at once.
+                let is_early = matches!(event, (_, Event::Unconstrained(_)));
+                self.first.push_back(event);
+                if !is_early {
+                    break;
+                }
+            }
+            Ok::<(), ApiError>(())
+        };
+        tokio::time::timeout(patience, first).await.unwrap_or(Ok(()))
     }
 
     /// Polls the next event, which stays counted until it is out of memory; `None` when every prompt has ended.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(usize, Event), ApiError>>> {
-        if let Some(event) = self.first.take() {
-            return Poll::Ready(Some(Ok(event)));
+        match self.first.pop_front() {
+            Some(event) => Poll::Ready(Some(Ok(event))),
+            None => self.poll_new(cx),
         }
+    }
+
+    /// Polls the next event that was not received yet.
+    fn poll_new(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(usize, Event), ApiError>>> {
         if self.running == 0 {
             return Poll::Ready(None);
         }
@@ -207,7 +219,7 @@ impl Generation {
         next
     }
 
-    /// Lets the answer take an event, which stays counted if the answer holds it. Returns the frames for it.
+    /// Lets the answer take an event, which stays counted while the answer holds it. Returns the frames for it.
     fn give<A: Answer>(
         &self,
         answer: &mut A,
@@ -217,8 +229,9 @@ impl Generation {
     ) -> Vec<Value> {
         let (bytes, mut frames) = (bytes_of(&event), Vec::new());
         answer.take(prompt, event, trailer, &mut frames);
-        if !answer.holds_last(is_streamed) {
-            self.memory.remove(bytes);
+        match answer.releases(bytes, is_streamed) {
+            0 => {}
+            released => self.memory.remove(released),
         }
         frames
     }
@@ -333,10 +346,10 @@ pub(crate) trait Answer: Send + Unpin + 'static {
     /// `trailer` has already noted the event.
     fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>);
 
-    /// Whether what it took last stays in memory until its end: all of a whole answer does, and what later frames of a
-    /// stream repeat.
-    fn holds_last(&self, is_streamed: bool) -> bool {
-        !is_streamed
+    /// Of the bytes that are counted for the events it took, `last` for the last one, how many are out of memory now. All
+    /// of a whole answer stay until its end, as does what later frames of a stream repeat.
+    fn releases(&mut self, last: u64, is_streamed: bool) -> u64 {
+        if is_streamed { last } else { 0 }
     }
 
     /// The answer as a message, if it is part of a conversation.

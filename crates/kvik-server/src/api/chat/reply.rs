@@ -82,6 +82,11 @@ impl Reply {
         reply
     }
 
+    /// Reads calls as those of an answer that is not held to their form, before any text.
+    pub(crate) fn unconstrain(&mut self) {
+        self.reader.unconstrain();
+    }
+
     /// Parses more text and returns the new deltas.
     pub(crate) fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         let deltas = self.reader.push(text);
@@ -101,9 +106,9 @@ impl Reply {
         deltas
     }
 
-    /// True if the last delta was reasoning.
-    pub(crate) fn is_thinking(&self) -> bool {
-        self.thinking
+    /// Bytes at the end of the text so far that are in no delta yet.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.reader.held_bytes()
     }
 
     fn flush(&mut self) -> Vec<AnswerDelta> {

@@ -13,6 +13,7 @@ use super::{
     item::{Item, ItemStatus, Part},
     output::{Output, Response, Status},
     tools::CalledNames,
+    undecided::Undecided,
 };
 use crate::{
     api::{
@@ -36,13 +37,13 @@ pub(crate) struct ResponseAnswer {
     /// True if thoughts are also returned in a form that clients can send back.
     sealed_thoughts: bool,
     logprobs: bool,
-    /// Log-probabilities of tokens whose text has not arrived yet.
-    pending: Vec<Logprob>,
-    /// Whether the log-probabilities of the last text were kept; those of thoughts are dropped.
-    kept_logprobs: bool,
+    /// Log-probabilities of tokens that may be a message's.
+    undecided: Undecided,
     /// Kind of the last item, while it continues.
     open: Option<Kind>,
     status: Status,
+    /// Why it ended.
+    finish: Option<FinishReason>,
     /// Number of events sent.
     sequence: u64,
 }
@@ -70,10 +71,10 @@ impl ResponseAnswer {
             called,
             sealed_thoughts,
             logprobs: worded.logprobs,
-            pending: Vec::new(),
-            kept_logprobs: false,
+            undecided: Undecided::default(),
             open: None,
             status: Status::InProgress,
+            finish: None,
             sequence: 0,
         }
     }
@@ -109,10 +110,19 @@ impl ResponseAnswer {
     }
 
     fn deltas(&mut self, deltas: Vec<AnswerDelta>, frames: &mut Vec<Value>) {
-        for delta in deltas {
+        let (held, count) = (self.reply.held_bytes(), deltas.len());
+        let last_text = deltas.iter().rposition(|delta| matches!(delta, AnswerDelta::Content(_)));
+        for (at, delta) in deltas.into_iter().enumerate() {
+            // Tokens of thoughts and calls are no message's. A text that came with them drops those before its own.
+            if last_text.is_none_or(|last| last < at) {
+                self.undecided.clear();
+            }
             match delta {
-                AnswerDelta::Content(text) => self.grow(Kind::Message, &text, frames),
-                AnswerDelta::Reasoning(text) => self.grow(Kind::Reasoning, &text, frames),
+                AnswerDelta::Content(text) => {
+                    let logprobs = self.undecided.take(&text, (at + 1 == count).then_some(held));
+                    self.grow(Kind::Message, &text, logprobs, frames);
+                }
+                AnswerDelta::Reasoning(text) => self.grow(Kind::Reasoning, &text, Vec::new(), frames),
                 AnswerDelta::ToolCall { id, name, arguments, .. } => {
                     self.begin_call(&id, &name, frames);
                     self.grow_call(&arguments, frames);
@@ -123,11 +133,10 @@ impl ResponseAnswer {
     }
 
     /// Appends text to the last item, or begins an item of this kind.
-    fn grow(&mut self, kind: Kind, text: &str, frames: &mut Vec<Value>) {
+    fn grow(&mut self, kind: Kind, text: &str, logprobs: Vec<Logprob>, frames: &mut Vec<Value>) {
         if self.open != Some(kind) {
             self.begin(kind, frames);
         }
-        let logprobs = std::mem::take(&mut self.pending);
         if let Some(item) = self.output.items.last_mut() {
             item.grow(text, &logprobs);
         }
@@ -221,12 +230,9 @@ impl ResponseAnswer {
     }
 
     fn text(&mut self, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
-        let was_thinking = self.reply.is_thinking();
         let deltas = self.reply.push_tokens(text, tokens.len());
-        // Tokens may arrive before the text that they are part of, and the first text ends the thoughts before it.
-        self.kept_logprobs = self.logprobs && !(was_thinking && self.reply.is_thinking());
-        if self.kept_logprobs {
-            self.pending.extend(tokens.iter().filter_map(logprob));
+        if self.logprobs {
+            self.undecided.extend(tokens.iter().filter_map(logprob));
         }
         self.deltas(deltas, frames);
     }
@@ -236,8 +242,10 @@ impl ResponseAnswer {
         self.deltas(rest, frames);
         if self.output.items.is_empty() {
             // An empty answer still contains a message.
-            self.grow(Kind::Message, "", frames);
+            self.grow(Kind::Message, "", Vec::new(), frames);
         }
+        self.undecided.clear();
+        self.finish = Some(reason);
         let (status, of_item) = match reason {
             FinishReason::Length => (Status::Incomplete, ItemStatus::Incomplete),
             _ => (Status::Completed, ItemStatus::Completed),
@@ -249,6 +257,15 @@ impl ResponseAnswer {
 
     fn ended(&self, trailer: &Trailer) -> Response {
         self.output.ended(self.status, self.reply.reasoning_tokens, trailer)
+    }
+
+    /// The same without what was sent of a loop behind its second copy, which a stream cannot take back.
+    fn without_loop(&self, trailer: &Trailer) -> Response {
+        let mut response = self.ended(trailer);
+        if let (Some(item), Some(reason)) = (response.output.last_mut(), self.finish) {
+            item.cut(reason);
+        }
+        response
     }
 }
 
@@ -282,13 +299,18 @@ impl Answer for ResponseAnswer {
                 let response = self.ended(trailer);
                 self.event(Said::Response(ResponseSaid { response, r#type }), frames);
             }
+            Event::Unconstrained(_) => self.reply.unconstrain(),
             Event::Prefill { .. } | Event::Vector(_) | Event::Failed(_) => {}
         }
     }
 
     /// The last events of a stream repeat its items, with their log-probabilities.
-    fn holds_last(&self, is_streamed: bool) -> bool {
-        if self.logprobs { self.kept_logprobs } else { !is_streamed }
+    fn releases(&mut self, last: u64, is_streamed: bool) -> u64 {
+        match self.logprobs {
+            true => self.undecided.settle(last),
+            false if is_streamed => last,
+            false => 0,
+        }
     }
 
     fn message(&self) -> Option<Value> {
@@ -296,11 +318,11 @@ impl Answer for ResponseAnswer {
     }
 
     fn stored(&self, trailer: &Trailer) -> Option<Value> {
-        Some(value(&self.ended(trailer)))
+        Some(value(&self.without_loop(trailer)))
     }
 
     fn whole(self, trailer: &Trailer) -> Vec<u8> {
-        written(&self.ended(trailer))
+        written(&self.without_loop(trailer))
     }
 
     fn failed(&self, error: &ApiError) -> Value {

@@ -1,5 +1,6 @@
 //! The items of an answer: messages, thoughts, calls and compaction.
 
+use kvik_engine::api::FinishReason;
 use kvik_memory::random::random;
 use serde::Serialize;
 
@@ -12,6 +13,7 @@ use crate::{
         chat::{Assistant, CompactionItem},
         logprobs::Logprob,
     },
+    app::report::loops,
     described::JsonSchema,
     http::answer::words,
 };
@@ -215,6 +217,20 @@ impl Item {
         }
     }
 
+    /// Drops from the end of its text what follows the second copy, if the answer was ended as a loop.
+    pub(super) fn cut(&mut self, reason: FinishReason) {
+        match self {
+            Item::Message(item) => {
+                item.content.iter_mut().for_each(|part| loops::cut(&mut part.text, reason));
+            }
+            Item::Reasoning(item) => {
+                item.content.iter_mut().for_each(|part| loops::cut(&mut part.text, reason));
+                item.seal(item.encrypted_content.is_some());
+            }
+            Item::Compaction(_) | Item::Call(_) | Item::CustomCall(_) => {}
+        }
+    }
+
     /// Sets the text of a custom tool's call, once it is complete.
     pub(super) fn read_input(&mut self) {
         if let Item::CustomCall(item) = self {
@@ -230,10 +246,17 @@ impl Item {
             Item::CustomCall(item) => item.status = done,
             Item::Reasoning(item) => {
                 item.status = done;
-                let text = item.content.first().filter(|_| seals_thoughts);
-                item.encrypted_content = text.map(|part| sealed(&part.text));
+                item.seal(seals_thoughts);
             }
             Item::Compaction(_) => {}
         }
+    }
+}
+
+impl ReasoningItem {
+    /// Adds its text in the form that clients send back, if they store it.
+    fn seal(&mut self, seals: bool) {
+        let text = self.content.first().filter(|_| seals);
+        self.encrypted_content = text.map(|part| sealed(&part.text));
     }
 }

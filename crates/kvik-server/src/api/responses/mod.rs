@@ -14,6 +14,7 @@ mod references;
 mod route;
 mod stored;
 mod tools;
+mod undecided;
 
 pub(super) use self::body::{KeepFields, TellFields};
 use self::{event::StreamEvent, output::Response};

@@ -32,7 +32,7 @@ pub(super) struct Response {
     base: Base,
     status: Status,
     incomplete_details: Option<IncompleteDetails>,
-    output: Vec<Item>,
+    pub(super) output: Vec<Item>,
     /// Null while it is in progress.
     usage: Option<ResponseUsage>,
     /// When it has ended.

@@ -158,8 +158,32 @@ async fn a_loop_is_ended_where_it_is_asked_for_and_reported() {
     check("/api/chat", "/done_reason", openai, "/message/content", "H").await;
     check("/api/generate", "/done_reason", openai, "/response", "H").await;
     check("/completion", "/stop_type", ("eos", "limit"), "/content", "H").await;
-    // Its items are those of the stream.
-    check("/v1/responses", "/status", ("completed", "incomplete"), "/output/0/content/0/text", "Hi!").await;
+    check("/v1/responses", "/status", ("completed", "incomplete"), "/output/0/content/0/text", "H").await;
+}
+
+#[tokio::test]
+async fn what_is_stored_of_a_streamed_response_keeps_two_copies_of_a_loop() {
+    let check = async |said: &'static str| {
+        let server = Server::new(move |request| Ok(say(request, said, LOOP)));
+        let body = json!({
+            "input": "abc",
+            "include": ["reasoning.encrypted_content"],
+            "kvik": {"stop_loops": true},
+            "stream": true,
+        });
+        let events = server.stream("/v1/responses", body).await;
+        let events: Vec<Value> = events.iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+        let deltas = events.iter().filter_map(|event| event["delta"].as_str());
+        assert_eq!(deltas.collect::<String>(), "Hi!", "what is streamed cannot be taken back");
+        let last = &events.last().unwrap()["response"];
+        assert_eq!(last["output"][0]["content"][0]["text"], "Hi!");
+        let (_, stored) = server.get(&format!("/v1/responses/{}", last["id"].as_str().unwrap())).await;
+        assert_eq!(stored["output"][0]["content"][0]["text"], "H", "{stored}");
+        stored
+    };
+    check("Hi!").await;
+    let thoughts = check("<think>\nHi!").await;
+    assert_eq!(thoughts["output"][0]["encrypted_content"], "SA==", "they are sealed as they are kept");
 }
 
 #[tokio::test]

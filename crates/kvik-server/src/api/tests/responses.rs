@@ -183,16 +183,6 @@ async fn what_an_answer_was_given_is_listed_page_by_page() {
     assert_eq!((rest["data"].as_array().unwrap().len(), &rest["has_more"]), (1, &json!(false)));
 }
 
-#[tokio::test]
-async fn every_token_of_a_text_behind_thoughts_has_its_probability() {
-    let server = Server::saying("<think>\nSo.\n</think>\n\nIt is.");
-    let told = answer(&server, with(ask("Why?"), json!({"include": ["message.output_text.logprobs"]}))).await;
-    let part = &told["output"][1]["content"][0];
-    let tokens = part["logprobs"].as_array().unwrap().iter();
-    let tokens: String = tokens.filter_map(|entry| entry["token"].as_str()).collect();
-    assert_eq!((&part["text"], tokens.as_str()), (&json!("It is."), "It is."));
-}
-
 fn reference(id: &Value) -> Value {
     json!({"type": "item_reference", "id": id})
 }
