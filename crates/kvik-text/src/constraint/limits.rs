@@ -13,7 +13,7 @@ pub(super) const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 /// Maximum bytes of a grammar generated from a schema, in which each part of the schema is in several rules.
 const GENERATED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Maximum bytes of a regular expression: each of its classes can cost thousands of nodes.
-const REGEX_BYTES_MAX: usize = 16 * 1024;
+pub const REGEX_BYTES_MAX: usize = 16 * 1024;
 /// Maximum bytes of a Lark grammar.
 const LARK_BYTES_MAX: usize = 64 * 1024;
 /// Maximum names and literals of a Lark grammar: the first row of its parser is quadratic in them

@@ -37,6 +37,7 @@ use schema::{Strictness, normalise};
 use watch::Watch;
 
 pub use guide::{Allowed, Guide};
+pub use limits::REGEX_BYTES_MAX;
 pub use pool::{CompilerPool, Waiter};
 
 /// White space between the parts of JSON: a space, or a new line with its indentation. Without a limit a

@@ -2,7 +2,7 @@
 
 use kvik_engine::api::Constraint;
 use kvik_text::constraint::{
-    gbnf,
+    REGEX_BYTES_MAX, gbnf,
     schema::{Strictness, normalise},
 };
 use serde::Deserialize;
@@ -15,9 +15,6 @@ use crate::{
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
-
-/// Maximum bytes of the texts of a choice, written as one expression: as many as an expression may have.
-const CHOICE_BYTES_MAX: usize = 16 << 10;
 
 /// What the answer must look like: at most one of these.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -229,9 +226,9 @@ fn one_of(path: &str, choices: Vec<String>) -> Result<Constraint> {
     };
     let choices: Vec<String> = choices.iter().map(escaped).collect();
     let regex = format!("(?:{})", choices.join("|"));
-    if regex.len() > CHOICE_BYTES_MAX {
+    if regex.len() > REGEX_BYTES_MAX {
         let message = format!(
-            "`{path}` holds texts that take {} bytes as an expression, the limit is {CHOICE_BYTES_MAX}; send fewer or shorter ones",
+            "`{path}` holds texts that take {} bytes as an expression, the limit is {REGEX_BYTES_MAX}; send fewer or shorter ones",
             regex.len()
         );
         return Err(ApiError::field(path, message));
