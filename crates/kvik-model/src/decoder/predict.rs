@@ -2,10 +2,10 @@
 
 use kvik_kernels::{KvArena, SeqKv, matmul, rms_norm};
 
-use super::{
-    Context, Output, Row, Scratch, add_mixing, attend, feed_forward, give_outputs, keep_wanted, look_up,
-    norm, project_qkv, store,
-};
+use super::attention::{attend, project_qkv, store};
+use super::outputs::{give_outputs, keep_wanted};
+use super::{Context, Scratch, add_mixing, feed_forward, look_up, norm};
+use crate::batch::{Output, Row};
 use crate::weights::{Mixing, Prediction};
 
 /// Stores the keys and values of `rows` in the blocks of `seqs`, and leaves logits of the rows that need them in
