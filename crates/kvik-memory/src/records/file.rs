@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 
+use super::database::{create_at, open_at};
 use super::holder::HolderFile;
-use super::{FILE_PLACES, FileTurns, GiveWay, LOCK_RETRY, LOCK_WAIT, RecordsError, create_at, open_at};
+use super::{FILE_PLACES, FileTurns, GiveWay, LOCK_RETRY, LOCK_WAIT, RecordsError};
 
 /// Pause between two attempts to reopen the file: reopening reads all of it.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -71,6 +72,11 @@ impl RecordsFile {
         let opened = Opened { database: Some(database), is_closed: false, fault: None, tried: None };
         let holder = Mutex::new(path.as_deref().map(HolderFile::of));
         RecordsFile { holder, opened: RwLock::new(opened), turns: FileTurns::new(FILE_PLACES), path, reopen }
+    }
+
+    /// Where it is; `None` for a file in memory.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// Announces that the file is about to be closed.
@@ -262,8 +268,13 @@ impl RecordsError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+    use std::sync::Arc;
+
+    use redb::{StorageBackend, backends::InMemoryBackend};
+
     use super::*;
-    use crate::records::{Records, Table};
+    use crate::records::{Records, Table, tests::files};
 
     #[test]
     fn a_closed_file_is_free_for_others_and_refuses_the_handles_that_are_left() {
@@ -281,5 +292,109 @@ mod tests {
         drop((first, left));
         assert_eq!(Records::holder(dir.path()), Some(std::process::id()), "the second's");
         assert_eq!(second.table::<u64>("numbers").all_from("").unwrap().records, [("a".to_owned(), 1)]);
+    }
+
+    /// Bytes that survive the handles that open them, on a disk that may be full.
+    #[derive(Debug, Clone, Default)]
+    struct Disk(Arc<(InMemoryBackend, std::sync::atomic::AtomicBool)>);
+
+    impl Disk {
+        fn set_full(&self, is_full: bool) {
+            self.0.1.store(is_full, std::sync::atomic::Ordering::SeqCst);
+        }
+
+        fn room(&self) -> std::io::Result<()> {
+            match self.0.1.load(std::sync::atomic::Ordering::SeqCst) {
+                true => Err(ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl StorageBackend for Disk {
+        fn len(&self) -> std::io::Result<u64> {
+            self.0.0.len()
+        }
+        fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+            self.0.0.read(offset, out)
+        }
+        fn set_len(&self, len: u64) -> std::io::Result<()> {
+            self.room()?;
+            self.0.0.set_len(len)
+        }
+        fn sync_data(&self) -> std::io::Result<()> {
+            self.room()?;
+            self.0.0.sync_data()
+        }
+        fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+            self.room()?;
+            StorageBackend::write(&self.0.0, offset, data)
+        }
+    }
+
+    #[test]
+    fn a_full_disk_refuses_what_needs_it_until_there_is_room_again() {
+        let disk = Disk::default();
+        let (again, mut read_between) = (disk.clone(), 0);
+        let records = Records::over_again(move || again.clone()).unwrap();
+        let table = records.table::<u64>("numbers");
+        table.change(["a"], |_, _| Some(1)).unwrap();
+        for round in 0..2 {
+            disk.set_full(true);
+            let refused = table.change(["b"], |_, _| Some(2)).unwrap_err();
+            assert!(refused.is_outage(), "{refused}");
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while Instant::now() < deadline && read_between == round {
+                match table.all_from("") {
+                    Ok(found) => {
+                        assert_eq!(found.records, [("a".to_owned(), 1)], "nothing is written by halves");
+                        read_between += 1;
+                    }
+                    Err(error) => assert!(error.is_outage(), "{error}"),
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            disk.set_full(false);
+            let mut written = table.change(["b"], |_, _| None);
+            while written.is_err() && Instant::now() < deadline + Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(20));
+                written = table.change(["b"], |_, _| None);
+            }
+            written.unwrap();
+        }
+        table.change(["b"], |_, _| Some(3)).unwrap();
+        assert_eq!(table.all_from("").unwrap().records, [("a".to_owned(), 1), ("b".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn nothing_is_left_in_a_file_written_anew_of_what_was_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let holds = |word: &str| {
+            let read = |entry: std::io::Result<fs::DirEntry>| fs::read(entry.unwrap().path()).unwrap();
+            fs::read_dir(dir.path())
+                .unwrap()
+                .map(read)
+                .any(|bytes| bytes.windows(word.len()).any(|window| window == word.as_bytes()))
+        };
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let (table, other) = (records.table::<String>("words"), records.of_model("m").table::<u64>("words"));
+        other.change(["n"], |_, _| Some(7)).unwrap();
+        table.change(["a", "b"], |key, _| Some(format!("marker-{key}-xyzzy").repeat(50))).unwrap();
+        table.change(["a"], |_, _| None).unwrap();
+        records.rewrite().unwrap();
+        assert!(!holds("marker-a-xyzzy") && holds("marker-b-xyzzy"));
+        assert_eq!(other.all_from("").unwrap().records, [("n".to_owned(), 7)]);
+        assert_eq!(records.tables_of_models("words").unwrap(), ["words", "words@m"]);
+        table.change(["c"], |_, _| Some("new".to_owned())).unwrap();
+        assert!(
+            matches!(Records::open(dir.path(), Duration::ZERO), Err(RecordsError::InUse(_))),
+            "it is locked"
+        );
+        drop((records, table, other));
+        fs::write(dir.path().join("records.new"), "marker-a-xyzzy").unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        assert_eq!(records.table::<String>("words").all_from("").unwrap().records.len(), 2);
+        assert!(!holds("marker-a-xyzzy"), "what a killed process left is removed");
+        assert_eq!(files(dir.path()), 1);
     }
 }

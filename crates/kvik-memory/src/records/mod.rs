@@ -14,41 +14,36 @@
 //! Only one process at a time writes. A reader copies the file and locks it only while copying; a writer waits for
 //! that, and for a writer that is about to end, but not for one that goes on.
 
+mod database;
 mod file;
 mod file_turns;
 mod holder;
 pub mod map;
 pub mod private;
+mod table;
 mod unreadable;
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{File, TryLockError},
     io::{ErrorKind, Read},
-    marker::PhantomData,
-    ops::Bound,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use redb::{
-    Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, StorageError,
-    TableDefinition, TableError, TableHandle,
-    backends::{FileBackend, InMemoryBackend},
-};
+use redb::{DatabaseError, ReadableDatabase, StorageBackend, TableHandle, backends::InMemoryBackend};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::clock::unix_seconds;
+use database::{builder, create_at, has_one_aside, in_memory, is_broken, set_aside};
 use file::RecordsFile;
 use holder::holder;
-use private::{close_to_others, create_private_folder, readable_by_owner_only};
+use private::create_private_folder;
 
 pub use file_turns::{FileSilent, FileTurns};
+pub use table::{FoundRecords, Table};
 
 /// Name of the file in the state directory.
 pub const FILE_NAME: &str = "records.redb";
-/// Page cache of the database; it is small because records are few.
-const CACHE_BYTES: usize = 1 << 20;
 /// Maximum time that a server waits for another process that has locked the file for a moment: a reader, or a server
 /// that is stopping.
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -56,8 +51,6 @@ pub const LOCK_WAIT: Duration = Duration::from_secs(5);
 const FILE_PLACES: usize = 8;
 /// Pause between two attempts to lock the file.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
-/// Name of the table of unreadable records that newer ones have replaced.
-const SET_ASIDE: &str = "unreadable";
 
 /// The open file; a clone is another handle to it.
 #[derive(Clone)]
@@ -66,37 +59,12 @@ pub struct Records {
     /// Model whose tables these are, if each of several models has its own.
     model: Option<Arc<str>>,
     give_way: GiveWay,
+    /// Whether this process has begun the file.
+    is_new: bool,
 }
 
 /// Runs a blocking call, with the calling thread's shared resources (its compute slot, say) released meanwhile.
 pub type GiveWay = fn(&mut dyn FnMut());
-
-/// Records of one kind, by key.
-#[derive(Clone)]
-pub struct Table<T> {
-    file: Arc<RecordsFile>,
-    name: Arc<str>,
-    give_way: GiveWay,
-    kind: PhantomData<fn() -> T>,
-}
-
-/// Readable records, and the keys of the unreadable ones.
-#[derive(Debug, PartialEq)]
-pub struct FoundRecords<T> {
-    /// Readable records, with their keys.
-    pub records: Vec<(String, T)>,
-    /// Keys of the unreadable records.
-    pub unreadable: Vec<String>,
-}
-
-/// What a removal does with a record that cannot be read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Removal {
-    /// It is set aside: nobody knows what is in it.
-    SetsAside,
-    /// It is deleted, with all that was set aside under its key.
-    Erases,
-}
 
 /// An error of reading or writing the records.
 #[derive(Debug, thiserror::Error)]
@@ -137,6 +105,8 @@ impl Records {
         let path = folder.join(FILE_NAME);
         create_private_folder(folder).map_err(|error| unopened(&path, error))?;
         let start = Instant::now();
+        // A process that was killed at once leaves an empty one.
+        let mut is_new = !path.metadata().is_ok_and(|found| found.len() > 0);
         let mut opened = create_at(&path);
         while matches!(opened, Err(DatabaseError::DatabaseAlreadyOpen))
             && holder(&path).is_none()
@@ -149,16 +119,23 @@ impl Records {
             && is_broken(error)
         {
             set_aside(&path, error).map_err(|error| unopened(&path, error))?;
+            is_new = true;
             opened = create_at(&path);
         }
         match opened {
             Ok(database) => {
                 file::remove_left(&path);
-                Ok(Records::of(RecordsFile::at(&path, database)))
+                Ok(Records { is_new, ..Records::of(RecordsFile::at(&path, database)) })
             }
             Err(DatabaseError::DatabaseAlreadyOpen) => Err(RecordsError::InUse(path)),
             Err(error) => Err(unopened(&path, error)),
         }
+    }
+
+    /// Whether other records may be put in the place of these: this process has begun the file, or one that could not be
+    /// used is kept beside it. Then what else is on the disk may belong to records that these lack.
+    pub fn may_be_replaced(&self) -> bool {
+        self.is_new || self.file.path().is_some_and(has_one_aside)
     }
 
     /// The process that has the records in `folder` open, unless it is about to close them.
@@ -252,7 +229,7 @@ impl Records {
 
     /// The table of exactly this name.
     pub fn named_table<T: Serialize + DeserializeOwned>(&self, name: &str) -> Table<T> {
-        Table { file: self.file.clone(), name: name.into(), give_way: self.give_way, kind: PhantomData }
+        Table::new(self.file.clone(), name.into(), self.give_way)
     }
 
     /// Makes readers and writers run `give_way` while they wait for the file.
@@ -269,7 +246,7 @@ impl Records {
     /// The table `name`; tables of different types must have different names.
     pub fn table<T: Serialize + DeserializeOwned>(&self, name: &'static str) -> Table<T> {
         let name = self.model.as_ref().map_or_else(|| name.into(), |model| format!("{name}@{model}").into());
-        Table { file: self.file.clone(), name, give_way: self.give_way, kind: PhantomData }
+        Table::new(self.file.clone(), name, self.give_way)
     }
 
     /// Handle to the tables of one of several models: the names are the same, the tables separate.
@@ -278,184 +255,12 @@ impl Records {
     }
 
     fn of(file: RecordsFile) -> Records {
-        Records { file: Arc::new(file), model: None, give_way: |wait| wait() }
+        Records { file: Arc::new(file), model: None, give_way: |wait| wait(), is_new: false }
     }
-}
-
-/// Opens or creates the file and checks all of it for damage.
-fn create_at(path: &Path) -> Result<Database, DatabaseError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    open_with(options, path)
-}
-
-/// Opens an existing file.
-fn open_at(path: &Path) -> Result<Database, DatabaseError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    open_with(options, path)
-}
-
-fn open_with(mut options: OpenOptions, path: &Path) -> Result<Database, DatabaseError> {
-    readable_by_owner_only(&mut options);
-    let file = options.open(path)?;
-    close_to_others(&file);
-    builder().create_with_backend(FileBackend::new(file)?)
-}
-
-fn builder() -> redb::Builder {
-    let mut builder = Database::builder();
-    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
-    builder
-}
-
-fn in_memory(bytes: &[u8]) -> std::io::Result<InMemoryBackend> {
-    let memory = InMemoryBackend::new();
-    memory.set_len(bytes.len() as u64)?;
-    StorageBackend::write(&memory, 0, bytes)?;
-    Ok(memory)
 }
 
 fn unopened(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> RecordsError {
     RecordsError::Open { path: path.to_owned(), error: error.into() }
-}
-
-/// True if the content is damaged, as opposed to an error of the file system or a lock.
-fn is_broken(error: &DatabaseError) -> bool {
-    match error {
-        DatabaseError::UpgradeRequired(_) | DatabaseError::RepairAborted => true,
-        DatabaseError::Storage(StorageError::Corrupted(_)) => true,
-        DatabaseError::Storage(StorageError::Io(error)) => {
-            matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof)
-        }
-        _ => false,
-    }
-}
-
-fn set_aside(path: &Path, error: &DatabaseError) -> std::io::Result<()> {
-    let aside = path.with_extension(format!("broken-{}", unix_seconds()));
-    fs::rename(path, &aside)?;
-    tracing::warn!("{} cannot be used ({error}); it is kept as {}", path.display(), aside.display());
-    Ok(())
-}
-
-impl<T: Serialize + DeserializeOwned> Table<T> {
-    /// All records whose key is at least `from`, in the order of their keys.
-    pub fn all_from(&self, from: &str) -> Result<FoundRecords<T>, RecordsError> {
-        let (stored, unreadable) = self.file.visit(self.give_way, |database| {
-            let read = database.begin_read().map_err(access)?;
-            let stored = self.stored(&read, (Bound::Included(from), Bound::Unbounded))?;
-            Ok((stored, self.set_aside_from(&read, from)?))
-        })?;
-        let mut found = FoundRecords { records: Vec::new(), unreadable: Vec::new() };
-        for (key, bytes) in stored {
-            match self.decode(&key, &bytes) {
-                Some(record) => found.records.push((key, record)),
-                None => found.unreadable.push(key),
-            }
-        }
-        found.unreadable.extend(unreadable);
-        Ok(found)
-    }
-
-    /// The records whose keys are at least `from` and less than `until`, in the order of their keys; without those that
-    /// cannot be read.
-    pub fn between(&self, from: &str, until: &str) -> Result<Vec<(String, T)>, RecordsError> {
-        let stored = self.file.visit(self.give_way, |database| {
-            let read = database.begin_read().map_err(access)?;
-            self.stored(&read, (Bound::Included(from), Bound::Excluded(until)))
-        })?;
-        // Parsing needs the processor, so it runs outside `visit`, where the caller may hold its compute slot.
-        let records = stored.into_iter().filter_map(|(key, bytes)| Some((self.decode(&key, &bytes)?, key)));
-        Ok(records.map(|(record, key)| (key, record)).collect())
-    }
-
-    /// Reads records as stored bytes.
-    fn stored(
-        &self,
-        read: &ReadTransaction,
-        keys: (Bound<&str>, Bound<&str>),
-    ) -> Result<Vec<(String, Vec<u8>)>, RecordsError> {
-        let Some(table) = absent_as_none(read.open_table(self.definition()))? else { return Ok(Vec::new()) };
-        let entries = table.range::<&str>(keys).map_err(access)?;
-        entries
-            .map(|entry| {
-                let (key, value) = entry.map_err(access)?;
-                Ok((key.value().to_owned(), value.value().to_vec()))
-            })
-            .collect()
-    }
-
-    /// Replaces each record of `keys` by the result of `change`; `None` removes it or leaves it absent.
-    /// On `Ok` all changes are on disk, on `Err` none. An unreadable record counts as absent and is set
-    /// aside.
-    pub fn change<'a>(
-        &self,
-        keys: impl IntoIterator<Item = &'a str>,
-        change: impl FnMut(&str, Option<T>) -> Option<T>,
-    ) -> Result<(), RecordsError> {
-        self.file.visit(self.give_way, |database| self.write(database, keys, Removal::SetsAside, change))
-    }
-
-    /// As [`change`](Table::change), where a removal is a deletion: an unreadable record is not set aside, and all that
-    /// was set aside under its key is removed too.
-    pub fn change_erasing<'a>(
-        &self,
-        keys: impl IntoIterator<Item = &'a str>,
-        change: impl FnMut(&str, Option<T>) -> Option<T>,
-    ) -> Result<(), RecordsError> {
-        self.file.visit(self.give_way, |database| self.write(database, keys, Removal::Erases, change))
-    }
-
-    fn write<'a>(
-        &self,
-        database: &Database,
-        keys: impl IntoIterator<Item = &'a str>,
-        removal: Removal,
-        mut change: impl FnMut(&str, Option<T>) -> Option<T>,
-    ) -> Result<(), RecordsError> {
-        let write = database.begin_write().map_err(access)?;
-        let mut erased = Vec::new();
-        {
-            let mut table = write.open_table(self.definition()).map_err(access)?;
-            for key in keys {
-                let stored = table.get(key).map_err(access)?.map(|value| value.value().to_vec());
-                let before = stored.as_ref().and_then(|bytes| self.decode(key, bytes));
-                let unreadable = stored.filter(|_| before.is_none());
-                let after = change(key, before).and_then(|record| serde_json::to_vec(&record).ok());
-                if after.is_none() && removal == Removal::Erases {
-                    erased.push(key);
-                } else if let Some(bytes) = unreadable {
-                    self.set_aside(&write, key, &bytes)?;
-                }
-                match after {
-                    Some(bytes) => drop(table.insert(key, bytes.as_slice()).map_err(access)?),
-                    None => drop(table.remove(key).map_err(access)?),
-                }
-            }
-        }
-        self.erase_aside(&write, &erased)?;
-        write.commit().map_err(access)
-    }
-
-    fn definition(&self) -> TableDefinition<'_, &'static str, &'static [u8]> {
-        TableDefinition::new(&self.name)
-    }
-
-    fn decode(&self, key: &str, bytes: &[u8]) -> Option<T> {
-        let record = serde_json::from_slice(bytes);
-        record
-            .inspect_err(|error| tracing::warn!("a record cannot be read: {} {key}: {error}", self.name))
-            .ok()
-    }
-}
-
-/// Maps the error for a table that was never written to `None`.
-fn absent_as_none<T>(opened: Result<T, TableError>) -> Result<Option<T>, RecordsError> {
-    match opened {
-        Err(TableError::TableDoesNotExist(_)) => Ok(None),
-        opened => opened.map(Some).map_err(access),
-    }
 }
 
 fn access(error: impl Into<redb::Error>) -> RecordsError {
@@ -464,156 +269,20 @@ fn access(error: impl Into<redb::Error>) -> RecordsError {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
-    fn fill(folder: &Path, count: u64) {
+    pub(super) fn fill(folder: &Path, count: u64) {
         let table = Records::open(folder, Duration::ZERO).unwrap().table::<u64>("numbers");
         let keys: Vec<String> = (0..count).map(|i| format!("{i:04}")).collect();
         table.change(keys.iter().map(String::as_str), |key, _| key.parse().ok()).unwrap();
     }
 
     /// Number of files but that of who has them open.
-    fn files(folder: &Path) -> usize {
+    pub(super) fn files(folder: &Path) -> usize {
         let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         names.filter(|path| path.extension().is_none_or(|extension| extension != "pid")).count()
-    }
-
-    #[test]
-    fn records_are_found_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let folder = dir.path().join("state");
-        fill(&folder, 300);
-        let records = Records::open(&folder, Duration::ZERO).unwrap();
-        let table = records.table::<u64>("numbers");
-        let tail: Vec<u64> =
-            table.all_from("0297").unwrap().records.into_iter().map(|(_, number)| number).collect();
-        assert_eq!(tail, [297, 298, 299]);
-        table.change(["0298", "0299"], |key, before| (key == "0299").then_some(before.unwrap() + 1)).unwrap();
-        assert_eq!(table.all_from("0298").unwrap().records, [("0299".to_owned(), 300)]);
-        assert_eq!(records.table::<String>("words").all_from("").unwrap().records, []);
-    }
-
-    #[test]
-    fn records_between_two_keys_are_read_alone() {
-        for records in [
-            Records::in_memory(),
-            Records::open(tempfile::tempdir().unwrap().path(), Duration::ZERO).unwrap(),
-        ] {
-            let table = records.table::<u64>("numbers");
-            assert_eq!(table.between("", "~").unwrap(), [], "a table that was never written");
-            table.change(["a", "b", "c", "d"], |key, _| Some(key.as_bytes()[0].into())).unwrap();
-            assert_eq!(table.between("b", "d").unwrap(), [("b".to_owned(), 98), ("c".to_owned(), 99)]);
-            records.table::<String>("numbers").change(["b"], |_, _| Some("words".to_owned())).unwrap();
-            assert_eq!(
-                table.between("b", "d").unwrap(),
-                [("c".to_owned(), 99)],
-                "what cannot be read is left out"
-            );
-        }
-    }
-
-    /// Bytes that survive the handles that open them, on a disk that may be full.
-    #[derive(Debug, Clone, Default)]
-    struct Disk(Arc<(InMemoryBackend, std::sync::atomic::AtomicBool)>);
-
-    impl Disk {
-        fn set_full(&self, is_full: bool) {
-            self.0.1.store(is_full, std::sync::atomic::Ordering::SeqCst);
-        }
-
-        fn room(&self) -> std::io::Result<()> {
-            match self.0.1.load(std::sync::atomic::Ordering::SeqCst) {
-                true => Err(ErrorKind::StorageFull.into()),
-                false => Ok(()),
-            }
-        }
-    }
-
-    impl StorageBackend for Disk {
-        fn len(&self) -> std::io::Result<u64> {
-            self.0.0.len()
-        }
-        fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-            self.0.0.read(offset, out)
-        }
-        fn set_len(&self, len: u64) -> std::io::Result<()> {
-            self.room()?;
-            self.0.0.set_len(len)
-        }
-        fn sync_data(&self) -> std::io::Result<()> {
-            self.room()?;
-            self.0.0.sync_data()
-        }
-        fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-            self.room()?;
-            StorageBackend::write(&self.0.0, offset, data)
-        }
-    }
-
-    #[test]
-    fn a_full_disk_refuses_what_needs_it_until_there_is_room_again() {
-        let disk = Disk::default();
-        let (again, mut read_between) = (disk.clone(), 0);
-        let records = Records::over_again(move || again.clone()).unwrap();
-        let table = records.table::<u64>("numbers");
-        table.change(["a"], |_, _| Some(1)).unwrap();
-        for round in 0..2 {
-            disk.set_full(true);
-            let refused = table.change(["b"], |_, _| Some(2)).unwrap_err();
-            assert!(refused.is_outage(), "{refused}");
-            let deadline = Instant::now() + Duration::from_secs(5);
-            while Instant::now() < deadline && read_between == round {
-                match table.all_from("") {
-                    Ok(found) => {
-                        assert_eq!(found.records, [("a".to_owned(), 1)], "nothing is written by halves");
-                        read_between += 1;
-                    }
-                    Err(error) => assert!(error.is_outage(), "{error}"),
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            disk.set_full(false);
-            let mut written = table.change(["b"], |_, _| None);
-            while written.is_err() && Instant::now() < deadline + Duration::from_secs(5) {
-                std::thread::sleep(Duration::from_millis(20));
-                written = table.change(["b"], |_, _| None);
-            }
-            written.unwrap();
-        }
-        table.change(["b"], |_, _| Some(3)).unwrap();
-        assert_eq!(table.all_from("").unwrap().records, [("a".to_owned(), 1), ("b".to_owned(), 3)]);
-    }
-
-    #[test]
-    fn nothing_is_left_in_a_file_written_anew_of_what_was_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let holds = |word: &str| {
-            let read = |entry: std::io::Result<fs::DirEntry>| fs::read(entry.unwrap().path()).unwrap();
-            fs::read_dir(dir.path())
-                .unwrap()
-                .map(read)
-                .any(|bytes| bytes.windows(word.len()).any(|window| window == word.as_bytes()))
-        };
-        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
-        let (table, other) = (records.table::<String>("words"), records.of_model("m").table::<u64>("words"));
-        other.change(["n"], |_, _| Some(7)).unwrap();
-        table.change(["a", "b"], |key, _| Some(format!("marker-{key}-xyzzy").repeat(50))).unwrap();
-        table.change(["a"], |_, _| None).unwrap();
-        records.rewrite().unwrap();
-        assert!(!holds("marker-a-xyzzy") && holds("marker-b-xyzzy"));
-        assert_eq!(other.all_from("").unwrap().records, [("n".to_owned(), 7)]);
-        assert_eq!(records.tables_of_models("words").unwrap(), ["words", "words@m"]);
-        table.change(["c"], |_, _| Some("new".to_owned())).unwrap();
-        assert!(
-            matches!(Records::open(dir.path(), Duration::ZERO), Err(RecordsError::InUse(_))),
-            "it is locked"
-        );
-        drop((records, table, other));
-        fs::write(dir.path().join("records.new"), "marker-a-xyzzy").unwrap();
-        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
-        assert_eq!(records.table::<String>("words").all_from("").unwrap().records.len(), 2);
-        assert!(!holds("marker-a-xyzzy"), "what a killed process left is removed");
-        assert_eq!(files(dir.path()), 1);
     }
 
     #[test]
@@ -659,6 +328,24 @@ mod tests {
         assert_eq!(records.table::<u64>("numbers").all_from("").unwrap().records.len(), 3);
     }
 
+    #[test]
+    fn records_may_be_replaced_while_they_are_new_or_others_are_kept_beside_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let may_be = || Records::open(dir.path(), Duration::ZERO).unwrap().may_be_replaced();
+        assert_eq!([may_be(), may_be()], [true, false]);
+        let path = dir.path().join(FILE_NAME);
+        fs::write(&path, "this is a letter to my aunt".repeat(1000)).unwrap();
+        assert_eq!([may_be(), may_be()], [true, true]);
+        let aside = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        aside
+            .filter(|path| path.to_string_lossy().contains("broken"))
+            .for_each(|path| fs::remove_file(path).unwrap());
+        assert!(!may_be());
+        fs::remove_file(path).unwrap();
+        assert_eq!([may_be(), may_be()], [true, false], "somebody has moved it away");
+        assert!(!Records::in_memory().may_be_replaced());
+    }
+
     /// A damaged file opens again, and each record is either correct or absent.
     #[test]
     fn damage_loses_records_and_nothing_else() {
@@ -685,34 +372,6 @@ mod tests {
             set_aside += files(damaged_dir.path()) - 1;
         }
         assert!(set_aside > 10, "{set_aside} files were damaged enough to be set aside");
-    }
-
-    #[test]
-    fn a_record_that_cannot_be_read_is_kept_and_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
-        let (words, numbers) = (records.table::<String>("numbers"), records.table::<u64>("numbers"));
-        let unreadable = |from: &str| numbers.all_from(from).unwrap().unreadable;
-        // In the second round the table of words finds a number, which is set aside like the words.
-        for (word, named) in [("seven", vec!["b"]), ("eight", vec!["b"; 3])] {
-            words.change(["b"], |_, _| Some(word.to_owned())).unwrap();
-            assert_eq!(unreadable(""), named, "while it is under its key");
-            numbers.change(["a", "b"], |_, before| Some(before.unwrap_or(0) + 1)).unwrap();
-            assert_eq!(unreadable(""), named, "and after it was replaced");
-        }
-        let found = numbers.all_from("").unwrap();
-        assert_eq!(found.records, [("a".to_owned(), 2), ("b".to_owned(), 1)]);
-        assert_eq!((unreadable("b").len(), unreadable("c").len()), (3, 0));
-        assert_eq!(records.table::<u64>("number").all_from("").unwrap().unreadable, [""; 0]);
-        let kept: Vec<String> = records
-            .table::<String>(SET_ASIDE)
-            .all_from("")
-            .unwrap()
-            .records
-            .into_iter()
-            .map(|(_, word)| word)
-            .collect();
-        assert_eq!(kept, ["seven", "eight"], "word for word");
     }
 
     /// A writer gets the file however often readers copy it.
@@ -768,9 +427,9 @@ mod tests {
         fill(&folder, 1);
         assert_eq!([mode(&folder), mode(folder.parent().unwrap())], [0o700; 2]);
         let path = dir.path().join(FILE_NAME);
-        let mut options = OpenOptions::new();
+        let mut options = fs::OpenOptions::new();
         options.write(true).create(true);
-        readable_by_owner_only(&mut options);
+        private::readable_by_owner_only(&mut options);
         options.open(&path).unwrap();
         assert_eq!(mode(&path), 0o600, "when created, before the first write");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();

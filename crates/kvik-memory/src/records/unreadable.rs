@@ -6,7 +6,10 @@ use std::ops::Bound;
 use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{RecordsError, SET_ASIDE, Table, absent_as_none, access};
+use super::{RecordsError, Table, access, table::absent_as_none};
+
+/// Name of the table of unreadable records that newer ones have replaced.
+const SET_ASIDE: &str = "unreadable";
 
 impl<T: Serialize + DeserializeOwned> Table<T> {
     /// The keys at least `from` and less than `until` of all records: readable ones, unreadable ones, and unreadable
@@ -87,6 +90,8 @@ fn aside() -> TableDefinition<'static, &'static str, &'static [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::records::Records;
 
@@ -109,5 +114,33 @@ mod tests {
         words.change(["c"], |_, _| Some("another word".to_owned())).unwrap();
         numbers.change_erasing(["c"], |_, _| None).unwrap();
         assert_eq!((unreadable().len(), kept()), (0, 0));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_kept_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let (words, numbers) = (records.table::<String>("numbers"), records.table::<u64>("numbers"));
+        let unreadable = |from: &str| numbers.all_from(from).unwrap().unreadable;
+        // In the second round the table of words finds a number, which is set aside like the words.
+        for (word, named) in [("seven", vec!["b"]), ("eight", vec!["b"; 3])] {
+            words.change(["b"], |_, _| Some(word.to_owned())).unwrap();
+            assert_eq!(unreadable(""), named, "while it is under its key");
+            numbers.change(["a", "b"], |_, before| Some(before.unwrap_or(0) + 1)).unwrap();
+            assert_eq!(unreadable(""), named, "and after it was replaced");
+        }
+        let found = numbers.all_from("").unwrap();
+        assert_eq!(found.records, [("a".to_owned(), 2), ("b".to_owned(), 1)]);
+        assert_eq!((unreadable("b").len(), unreadable("c").len()), (3, 0));
+        assert_eq!(records.table::<u64>("number").all_from("").unwrap().unreadable, [""; 0]);
+        let kept: Vec<String> = records
+            .table::<String>(SET_ASIDE)
+            .all_from("")
+            .unwrap()
+            .records
+            .into_iter()
+            .map(|(_, word)| word)
+            .collect();
+        assert_eq!(kept, ["seven", "eight"], "word for word");
     }
 }
