@@ -66,6 +66,11 @@ impl ConversationKey {
 }
 
 impl ConversationHead {
+    /// Bytes that count for its tenant: those of its messages and of its metadata.
+    pub(super) fn counted_bytes(&self) -> u64 {
+        self.bytes + self.metadata_bytes()
+    }
+
     /// Bytes of the client's metadata, which do not count in `bytes`.
     pub(super) fn metadata_bytes(&self) -> u64 {
         self.metadata.iter().map(|(name, text)| (name.len() + text.len()) as u64).sum()

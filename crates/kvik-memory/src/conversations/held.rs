@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::context::leading_systems;
+use kvik_text::measure::json_bytes;
 use serde_json::Value;
 
 use super::error::ConversationError;
@@ -57,14 +58,14 @@ impl Held {
         };
         let count = (self.head.messages + messages.len()) as u64;
         limit("the conversation would have too many messages", count, MESSAGES_MAX as u64)?;
-        let more: u64 = messages.iter().map(|message| message.to_string().len() as u64).sum();
+        let more: u64 = messages.iter().map(|message| json_bytes(message) as u64).sum();
         limit("the conversation would have too many bytes", self.head.bytes + more, BYTES_MAX)?;
         self.make_room_beside_all(more)
     }
 
     /// Refuses bytes with which all conversations of the tenant would exceed their limit.
     fn make_room_beside_all(&self, more: u64) -> Result<()> {
-        let (have, max) = (self.shelf.heads().bytes(&self.key.tenant) + more, TENANT_BYTES_MAX);
+        let (have, max) = (self.shelf.heads().all.bytes(&self.key.tenant) + more, TENANT_BYTES_MAX);
         let what = "all conversations together would have too many bytes";
         if have <= max { Ok(()) } else { Err(ConversationError::AllFull { what, have, max }) }
     }

@@ -12,6 +12,7 @@ mod copies;
 mod error;
 mod fleet;
 mod head;
+mod head_map;
 mod held;
 mod limits;
 mod record;

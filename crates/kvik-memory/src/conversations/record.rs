@@ -7,6 +7,7 @@
 //! shared \0 tenant \0 id                the version in the fleet's store when this node last wrote or read it there
 //! ```
 
+use kvik_text::measure::json_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -31,7 +32,7 @@ pub(super) enum Record {
 impl Record {
     /// Bytes of the record in the table.
     pub(super) fn bytes(&self) -> u64 {
-        serde_json::to_vec(self).map_or(0, |text| text.len() as u64)
+        json_bytes(self) as u64
     }
 }
 

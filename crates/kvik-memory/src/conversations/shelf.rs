@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::error::ConversationError;
 use super::fleet::{Content, Fleet};
 use super::head::{ConversationHead, ConversationKey, is_id, is_name};
+use super::head_map::HeadMap;
 use super::record::{HEADS, Record, SHARED};
 use crate::clock::unix_millis;
 use crate::deletions::{Deletions, Owner};
@@ -49,7 +50,7 @@ pub(super) struct Comparing<'a> {
 /// Metadata of the conversations.
 #[derive(Default)]
 pub(super) struct Heads {
-    pub(super) all: BTreeMap<ConversationKey, ConversationHead>,
+    pub(super) all: HeadMap,
     /// Conversations being changed, with the names that they will have.
     held: BTreeMap<ConversationKey, Option<String>>,
     /// Largest `order` of all heads.
@@ -169,21 +170,12 @@ impl Shelf {
 }
 
 impl Heads {
-    /// Conversations of a tenant, by id.
-    pub(super) fn of<'a>(
-        &'a self,
-        tenant: &'a str,
-    ) -> impl Iterator<Item = (&'a ConversationKey, &'a ConversationHead)> {
-        let first = ConversationKey { tenant: tenant.to_owned(), id: String::new() };
-        self.all.range(first..).take_while(move |(key, _)| key.tenant == tenant)
-    }
-
     pub(super) fn find<'a>(&'a self, tenant: &'a str, reference: &str) -> Option<&'a ConversationKey> {
         let is_it = |key: &ConversationKey, head: &ConversationHead| match is_id(reference) {
             true => key.id == reference,
             false => head.name.as_deref() == Some(reference),
         };
-        self.of(tenant).find(|(key, head)| is_it(key, head)).map(|(key, _)| key)
+        self.all.of(tenant).find(|(key, head)| is_it(key, head)).map(|(key, _)| key)
     }
 
     /// The conversation with this id that is being changed, or the one that will have this name.
@@ -223,18 +215,13 @@ impl Heads {
         tenant: &'a str,
         after: Option<&str>,
     ) -> Result<Vec<(&'a ConversationKey, &'a ConversationHead)>> {
-        let mut all: Vec<_> = self.of(tenant).collect();
+        let mut all: Vec<_> = self.all.of(tenant).collect();
         all.sort_unstable_by_key(|(_, head)| Reverse(head.order));
         let Some(after) = after else { return Ok(all) };
         match all.iter().position(|(key, _)| key.id == after) {
             Some(index) => Ok(all.split_off(index + 1)),
             None => Err(ConversationError::NothingBehind(after.to_owned())),
         }
-    }
-
-    /// Bytes of all messages and all metadata in a tenant's conversations.
-    pub(super) fn bytes(&self, tenant: &str) -> u64 {
-        self.of(tenant).map(|(_, head)| head.bytes + head.metadata_bytes()).sum()
     }
 
     /// Refuses an invalid name, and a name that another conversation has or will have.
@@ -280,8 +267,8 @@ impl Heads {
             return;
         }
         match self.bases.get(key).map(|base| base.head.clone()) {
-            Some(head) => drop(self.all.insert(key.clone(), head)),
-            None => drop(self.all.remove(key)),
+            Some(head) => self.all.insert(key.clone(), head),
+            None => self.all.remove(key),
         }
     }
 

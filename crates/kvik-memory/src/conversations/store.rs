@@ -207,7 +207,7 @@ impl Conversations {
         }
         {
             let mut heads = self.shelf.heads();
-            let have = heads.of(tenant).count();
+            let have = heads.all.of(tenant).count();
             if have >= CONVERSATIONS_MAX {
                 let (have, max) = (have as u64, CONVERSATIONS_MAX as u64);
                 return Err(ConversationError::AllFull { what: "there are many conversations", have, max });
