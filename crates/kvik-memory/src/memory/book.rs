@@ -4,6 +4,7 @@
 //! finds it. Records survive the process.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub struct Summary {
     pub updates: u64,
     /// Time of creation, in Unix seconds.
     pub made: u64,
-    /// Time of the last read, in Unix seconds.
+    /// Position of the last use in the order of all: Unix seconds, unless a clock was set back.
     #[serde(default)]
     pub used: u64,
     /// True if the conversation after the summary was prefilled in advance. Not stored: after a restart, every summary
@@ -92,6 +93,8 @@ pub(super) struct Book {
     summaries: Arc<Summaries>,
     /// Absent if nothing can be written: then summaries last until the process ends.
     records: Option<WriteBehind<SummaryKey>>,
+    /// Position of the last use.
+    last_use: AtomicU64,
 }
 
 #[derive(Default)]
@@ -107,13 +110,14 @@ pub struct NotDeleted;
 impl Book {
     /// Loads the stored summaries.
     pub(super) fn open(records: Option<&Records>) -> Book {
-        let (table, known) = map::open(records, SUMMARIES);
+        let (table, known): (_, BTreeMap<SummaryKey, Summary>) = map::open(records, SUMMARIES);
+        let last_use = AtomicU64::new(known.values().map(last_use).max().unwrap_or(0));
         let summaries = Arc::new(Summaries(Mutex::new(known)));
         let records = table.and_then(|table| {
             let summaries = summaries.clone();
             WriteBehind::start(move |keys| summaries.write(keys, &table))
         });
-        Book { summaries, records }
+        Book { summaries, records, last_use }
     }
 
     /// Summaries of the beginnings of a conversation, those that cover most first. The number of covered messages is
@@ -134,8 +138,16 @@ impl Book {
     /// Notes that a turn reads a summary at this time.
     pub(super) fn note_read(&self, key: &SummaryKey, now: u64) {
         if let Some(summary) = self.lock().get_mut(key) {
-            (summary.used, summary.read) = (now, true);
+            (summary.used, summary.read) = (self.next_use(now), true);
         }
+    }
+
+    /// Position of a use at this time, behind all others: by a clock that was set back, or never set, what is in use
+    /// would be evicted. To be called with the summaries locked.
+    fn next_use(&self, now: u64) -> u64 {
+        let next = now.max(self.last_use.load(Ordering::Relaxed).saturating_add(1));
+        self.last_use.store(next, Ordering::Relaxed);
+        next
     }
 
     /// Sets whether the conversation after a summary is prefilled as far as it has continued; not stored.
@@ -150,11 +162,12 @@ impl Book {
         self.lock().get(key).cloned()
     }
 
-    /// Stores a summary.
+    /// Stores a summary, which is used when it is made.
     pub(super) fn keep(&self, key: &SummaryKey, summary: Summary) {
         let mut summaries = self.lock();
         let surplus = surplus(&summaries, &key.tenant);
-        summaries.insert(key.clone(), summary.clone());
+        let used = self.next_use(last_use(&summary));
+        summaries.insert(key.clone(), Summary { used, ..summary });
         let surplus: Vec<SummaryKey> = surplus.into_iter().filter(|old| old != key).collect();
         surplus.iter().for_each(|old| drop(summaries.remove(old)));
         drop(summaries);
@@ -228,11 +241,15 @@ fn of<'a>(
     summaries.range(first..).take_while(move |(key, _)| key.tenant == tenant)
 }
 
+/// Position of the last use of a summary. Earlier versions noted none for one that was never read.
+fn last_use(summary: &Summary) -> u64 {
+    summary.used.max(summary.made)
+}
+
 /// Keys of a tenant to evict before another summary is stored.
 fn surplus(summaries: &BTreeMap<SummaryKey, Summary>, tenant: &str) -> Vec<SummaryKey> {
     let own = of(summaries, tenant);
-    let mut own: Vec<(u64, &SummaryKey)> =
-        own.map(|(key, summary)| (summary.used.max(summary.made), key)).collect();
+    let mut own: Vec<(u64, &SummaryKey)> = own.map(|(key, summary)| (last_use(summary), key)).collect();
     if own.len() < SUMMARIES_MAX {
         return Vec::new();
     }
@@ -267,7 +284,7 @@ mod tests {
             covers,
             updates: 1,
             made,
-            used: 0,
+            used: made,
             ready: true,
             failed: None,
             corrected: false,
@@ -291,6 +308,8 @@ mod tests {
         assert_eq!(book.of("a", &chain), [two, one.clone()]);
         assert_eq!(book.of("a", &chain[..3]), [one]);
         assert!(book.of("b", &chain).is_empty(), "another tenant's");
+        book.keep(&key("c", 1), summary("three", 1, 0));
+        assert_eq!(book.get(&key("c", 1)).unwrap().used, 3, "behind the uses before the restart");
         assert_eq!(book.of("a", &chain[1..3])[0].covers, 1, "counted along this chain");
         assert!(book.get(&key("a", 2)).is_some() && book.get(&key("b", 2)).is_none());
         let messages = |chain: &[ChainId]| chain.iter().copied().collect::<BTreeSet<_>>();
@@ -301,15 +320,35 @@ mod tests {
         assert_eq!(Book::open(Some(&records())).of("a", &chain).len(), 1, "what covers more is another's");
     }
 
-    #[test]
-    fn a_tenant_has_a_bounded_number_and_those_in_use_stay() {
+    /// As many as a tenant may have, made one second after the other from this one on; and the key of the first.
+    fn full_book(from: u64) -> (Book, SummaryKey) {
         let book = Book::open(None);
         for i in 0..SUMMARIES_MAX as u64 {
             let mut chain = [0; 32];
             chain[..8].copy_from_slice(&i.to_le_bytes());
-            book.keep(&SummaryKey { tenant: "a".to_owned(), chain: ChainId(chain) }, summary("x", 1, i));
+            let key = SummaryKey { tenant: "a".to_owned(), chain: ChainId(chain) };
+            book.keep(&key, summary("x", 1, from + i));
         }
-        let oldest = SummaryKey { tenant: "a".to_owned(), chain: ChainId([0; 32]) };
+        (book, SummaryKey { tenant: "a".to_owned(), chain: ChainId([0; 32]) })
+    }
+
+    /// As on a board that starts in 1970, until it has asked for the time.
+    #[test]
+    fn those_in_use_stay_where_the_clock_is_behind_the_summaries() {
+        let (book, oldest) = full_book(1_800_000_000);
+        book.note_read(&oldest, 60);
+        for (chain, made) in [(253, 61), (254, 62), (255, 63)] {
+            book.keep(&key("a", chain), summary("y", 1, made));
+        }
+        let used = [oldest, key("a", 253), key("a", 254), key("a", 255)];
+        assert!(used.iter().all(|key| book.get(key).is_some()));
+        assert_eq!(book.lock().len(), SUMMARIES_MAX);
+        assert_eq!(book.get(&used[1]).unwrap().made, 61, "its time is what the clock showed");
+    }
+
+    #[test]
+    fn a_tenant_has_a_bounded_number_and_those_in_use_stay() {
+        let (book, oldest) = full_book(0);
         book.note_read(&oldest, u64::MAX);
         book.keep(&key("a", 255), summary("y", 1, 9999));
         book.keep(&key("b", 255), summary("z", 1, 0));
