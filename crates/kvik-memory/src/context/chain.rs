@@ -1,5 +1,6 @@
 //! Identities of the beginnings of a conversation: a chain of hashes, one per message.
 
+use kvik_text::template::text_of_part;
 use serde_json::Value;
 
 /// Identity of a message together with all messages before it, within one tenant.
@@ -57,22 +58,23 @@ fn said_by_call(call: &Value) -> String {
     format!("{}\0{arguments}\0", function.get("name").unwrap_or(&Value::Null))
 }
 
-/// Text of a message, its parts separated by line breaks as in prompts; empty if it has none.
+/// Text of a message as prompts have it, its parts separated by line breaks, with words in the place of pictures; empty if
+/// it has none.
 pub fn text_of(message: &Value) -> String {
     match message.get("content") {
         Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => {
-            let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
-            texts.join("\n")
-        }
+        Some(Value::Array(parts)) => parts.iter().filter_map(text_of_part).collect::<Vec<_>>().join("\n"),
         _ => String::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use kvik_text::template::{ChatTemplate, RenderInput};
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
 
@@ -91,6 +93,34 @@ mod tests {
                 "reasoning_content": "a greeting", "tool_calls": []}),
         ];
         assert_eq!(chain(&KEY, &plain), chain(&KEY, &decorated));
+    }
+
+    #[test]
+    fn a_text_is_the_one_of_the_prompt() {
+        let template = ChatTemplate::new("{{ messages[0].content }}", "", "").unwrap();
+        let image = json!({"type": "image_url", "image_url": {"url": "x"}});
+        let (asked, refused) =
+            (json!({"type": "text", "text": "Look."}), json!({"type": "refusal", "refusal": "No."}));
+        for content in [
+            json!(null),
+            json!("Look."),
+            json!([]),
+            json!([asked, image]),
+            json!([image, image]),
+            json!([asked, refused]),
+        ] {
+            let earlier = json!({"role": "user", "content": content});
+            let messages = json!([earlier, {"role": "assistant", "content": "Yes."}]);
+            let input = RenderInput {
+                messages,
+                tools: None,
+                add_generation_prompt: true,
+                enable_thinking: None,
+                kwargs: Map::new(),
+                now: SystemTime::UNIX_EPOCH,
+            };
+            assert_eq!(text_of(&earlier), template.render(&input).unwrap().text, "{earlier}");
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@
 const SUMMARY_MIN: usize = 128;
 /// Minimum tokens of quotes: a handful of short exchanges.
 const QUOTES_MIN: usize = 192;
+/// Quotes take one in so many tokens of the context at most.
+const QUOTES_SHARE: usize = 4;
 /// Tokens that must remain for the system prompt and the answer.
 const REST_MIN: usize = 128;
 
@@ -58,6 +60,11 @@ impl MemorySettings {
         }
     }
 
+    /// Lowers the bound on quotes to what a context of `context` tokens has for them.
+    pub fn quoting_within(self, context: usize) -> MemorySettings {
+        MemorySettings { quotes_max: self.quotes_max.min(context / QUOTES_SHARE), ..self }
+    }
+
     /// Lowers the bounds so that a summary is due at `tokens` recent tokens or fewer.
     pub fn due_at(self, tokens: usize) -> MemorySettings {
         let trigger_discard = self.trigger_discard.min(tokens / 3).max(1);
@@ -102,6 +109,17 @@ mod tests {
         }
         let settings = MemorySettings::scaled_to(8192);
         assert_eq!((settings.recent_max, settings.summary_max, settings.trigger_discard), (3072, 256, 2048));
+    }
+
+    #[test]
+    fn quotes_leave_most_of_the_context_to_others() {
+        let quoting = |quotes_max, context| {
+            let settings = MemorySettings { quotes_max, ..MemorySettings::scaled_to(context) };
+            settings.quoting_within(context).quotes_max
+        };
+        for (quotes_max, expect) in [(0, 0), (192, 192), (512, 512), (4096, 512), (usize::MAX, 512)] {
+            assert_eq!(quoting(quotes_max, 2048), expect, "{quotes_max}");
+        }
     }
 
     #[test]

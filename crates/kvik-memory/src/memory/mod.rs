@@ -73,7 +73,7 @@ pub struct MemoryConfig {
     pub summary_max: Option<usize>,
     /// Tokens beyond the recent ones at which a new summary of them is made.
     pub trigger_discard: Option<usize>,
-    /// Maximum tokens of dropped messages that are quoted with a matching question.
+    /// Maximum tokens of dropped messages that are quoted with a matching question; a quarter of the context at most.
     pub quotes_max: Option<usize>,
     /// True if the opening exchange is never dropped.
     pub protect_first: bool,
@@ -95,12 +95,13 @@ impl MemoryConfig {
             quotes_max: self.quotes_max.unwrap_or(scaled.quotes_max),
             protect_first: self.protect_first,
         };
-        settings.check(context).map(|()| settings)
+        settings.check(context).map(|()| settings.quoting_within(context))
     }
 
     /// True if any bound was configured, so that bounds that do not fit are a mistake.
     pub fn is_wanted(&self) -> bool {
-        self.on || self.recent_max.or(self.summary_max).or(self.trigger_discard).is_some()
+        let bounds = [self.recent_max, self.summary_max, self.trigger_discard, self.quotes_max];
+        self.on || bounds.iter().any(Option::is_some)
     }
 }
 

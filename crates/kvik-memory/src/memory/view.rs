@@ -20,9 +20,6 @@ const ATTEMPTS: usize = 4;
 /// Maximum number of exchanges that are quoted with a question.
 const QUOTES_MAX: usize = 6;
 
-/// One in so many tokens of the context is kept free for quotes at most, however many may be quoted.
-const QUOTES_SHARE: usize = 4;
-
 /// A conversation as requested.
 pub struct History<'a, H: Host> {
     /// Account of the request.
@@ -167,8 +164,7 @@ impl<'a, H: Host> LongConversation<'a, H> {
         // Where a template refuses even this, the error is that of the conversation.
         let rendered = (self.asked.render)(&least, Purpose::Answer).map_or(0, |tokens| tokens.len());
         self.around = rendered.saturating_sub(self.prefix_tokens() + self.measure.message(&question));
-        let quotes_max = self.settings.quotes_max.min(self.measure.context() / QUOTES_SHARE);
-        let others = self.settings.summary_max.saturating_add(quotes_max);
+        let others = self.settings.summary_max.saturating_add(self.settings.quotes_max);
         self.settings = self.settings.within(self.room(None).saturating_sub(others));
     }
 
@@ -189,22 +185,34 @@ impl<'a, H: Host> LongConversation<'a, H> {
         self.measure.context().saturating_sub(others)
     }
 
-    /// Adds quotes, and drops more messages if sizes were estimated too small.
+    /// Adds quotes, and makes the view fit if it does not with them, or because sizes were estimated too small. Where no
+    /// message is dropped yet, quotes are dropped first; where some are, others make room for quotes as well.
     fn fitting(&self, mut view: View) -> Result<View, H::Error> {
-        let most = self.measure.context().saturating_sub(self.asked.room);
-        view.quotes = self.quotes(view.unread());
+        let mut quotes_max = self.settings.quotes_max;
         for _ in 0..ATTEMPTS {
-            let tokens = (self.asked.render)(&self.messages(&view), Purpose::Answer)?.len();
+            view.quotes = self.quotes(view.unread(), quotes_max);
+            let Some(beyond) = self.beyond(&view)? else { return Ok(view) };
+            if view.forced.is_none() && !view.quotes.is_empty() {
+                let quoted: usize = view.quotes.iter().map(|quote| self.quoted(quote)).sum();
+                quotes_max = quoted.saturating_sub(beyond);
+                continue;
+            }
             let left = view.segments.tokens() - view.forced.map_or(0, |forced| forced.tokens);
-            let Some(beyond) = tokens.checked_sub(most).filter(|&beyond| beyond > 0) else { break };
             let more = view.segments.forced(left.saturating_sub(beyond), &self.settings);
             if more == view.forced {
                 break;
             }
             view.forced = more;
-            view.quotes = self.quotes(view.unread());
         }
+        view.quotes.clear();
         Ok(view)
+    }
+
+    /// Tokens of the prompt beyond those that the context has for it, if any.
+    fn beyond(&self, view: &View) -> Result<Option<usize>, H::Error> {
+        let most = self.measure.context().saturating_sub(self.asked.room);
+        let tokens = (self.asked.render)(&self.messages(view), Purpose::Answer)?.len();
+        Ok(tokens.checked_sub(most).filter(|&beyond| beyond > 0))
     }
 
     /// Messages that the model reads.
@@ -223,26 +231,30 @@ impl<'a, H: Host> LongConversation<'a, H> {
         self.wording.telling(summary).told(summary, prefix, self.systems, &read_behind(said, view.unread()))
     }
 
-    /// The exchanges among the first `unread` messages after the prefix that match the question best, within the bound
-    /// on quotes, in their original order.
-    fn quotes(&self, unread: usize) -> Vec<Range<usize>> {
+    /// The exchanges among the first `unread` messages after the prefix that match the question best, of `most` tokens
+    /// together at most, in their original order.
+    fn quotes(&self, unread: usize, most: usize) -> Vec<Range<usize>> {
         let messages = &self.asked.messages[self.prefix..];
-        let is_asked = unread > 0 && self.settings.quotes_max > 0;
+        let is_asked = unread > 0 && most > 0;
         let question = messages.last().filter(|message| message["role"] == "user" && is_asked);
         let Some(question) = question else { return Vec::new() };
-        let mut left = self.settings.quotes_max;
+        let mut left = most;
         let found = Quotes::new(&messages[..unread]).best(&text_of(question), QUOTES_MAX);
         let mut quotes: Vec<Range<usize>> = Vec::new();
         for quote in found {
-            let said = &messages[quote.messages.clone()];
-            let tokens = said.iter().map(|message| self.measure.message(message)).sum();
-            if let Some(rest) = left.checked_sub(tokens) {
+            if let Some(rest) = left.checked_sub(self.quoted(&quote.messages)) {
                 left = rest;
                 quotes.push(quote.messages);
             }
         }
         quotes.sort_by_key(|quote| quote.start);
         quotes
+    }
+
+    /// Tokens of an exchange among the messages after the prefix.
+    fn quoted(&self, exchange: &Range<usize>) -> usize {
+        let said = &self.asked.messages[self.prefix..][exchange.clone()];
+        said.iter().map(|message| self.measure.message(message)).sum()
     }
 
     /// The conversation's identity and settings, without its messages.

@@ -361,6 +361,22 @@ mod tests {
     }
 
     #[test]
+    fn words_stand_in_the_place_of_a_picture_that_is_told_or_quoted() {
+        let image = json!({"type": "image_url", "image_url": {"url": "x"}});
+        let parts = |role: &str| json!({"role": role, "content": [{"type": "text", "text": "Look."}, image]});
+        let (system, asked) = (parts("system"), parts("user"));
+        let (seen, wording) = ("Look.\n[an image, which this model cannot see]", Wording::new(None, "qwen"));
+        let words = wording.asking(&[]);
+        let told = words.told("- a dog called Bolt", std::slice::from_ref(&system), 1, &[]);
+        assert!(told[0]["content"].as_str().unwrap().starts_with(seen), "{told:?}");
+        let mut messages = vec![asked.clone()];
+        words.quote(&[&[asked, said("assistant", "Got it.")]], &mut messages);
+        let quoted = messages[0]["content"].as_str().unwrap();
+        assert!(quoted.contains(&format!("User: {seen}\nAssistant: Got it.")), "{quoted}");
+        assert!(quoted.ends_with(seen), "{quoted}");
+    }
+
+    #[test]
     fn what_is_filled_in_is_not_filled_again() {
         let text = filled("{b} and {a}, {b}.", &[("{a}", "{b}"), ("{b}", "x{a}")]);
         assert_eq!(text, "x{a} and {b}, x{a}.");

@@ -8,6 +8,7 @@ use kvik_memory::{
     memory::{Compaction, ComputeTerms, Purpose},
 };
 use kvik_session::Chat;
+use kvik_text::template::check_question;
 use serde_json::Value;
 
 use crate::{
@@ -112,6 +113,8 @@ pub(super) fn remembered(
     if chat.continues || !(is_compacted || is_remembered(app, options)) {
         return Ok((chat, None));
     }
+    // Quotes are added to the text of the question, and what is left of the messages no longer has their indexes.
+    check_question(chat.messages()).map_err(|error| chat_text::refused(error.into()))?;
     let (settings, messages) = chat.apart();
     let settings = Arc::new(settings);
     let history = History {

@@ -162,6 +162,29 @@ async fn what_was_let_go_is_quoted_at_a_question_that_it_fits_and_the_next_turn_
     assert!(prompt - reused < 64, "what was not quoted is computed ahead: {prompt}, {reused}");
 }
 
+/// Quotes are added to the text of the question, of which they would leave nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_picture_in_a_question_with_quotes_is_refused_at_its_place() {
+    let words = Wording::new(None, "qwen").asking(&[]).clone();
+    let server = remembering("", MemoryConfig { words: Some(words), ..settings(128) }, None);
+    let mut messages = vec![said("user", "My dog is called Bolt."), said("assistant", "Got it.")];
+    for turn in 0..100 {
+        messages.push(said("user", &format!("The bus number {turn} was late again.")));
+        messages.push(said("assistant", "That is annoying. I hope tomorrow is better."));
+    }
+    let ask = async |content: Value| {
+        let messages = [&messages[..], &[json!({"role": "user", "content": content})]].concat();
+        server.send("", "POST", CHAT, json!({"messages": messages, "max_tokens": 4})).await
+    };
+    let text = json!({"type": "text", "text": "Is Bolt on this picture?"});
+    let (status, answer) = ask(json!([text])).await;
+    assert_eq!((status.as_u16(), &memory(&answer)["quotes"][0]), (200, &json!([0, 2])), "{answer}");
+    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}});
+    let (status, answer) = ask(json!([text, image])).await;
+    let at = json!("messages[202].content[1].type");
+    assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &at), "{answer}");
+}
+
 /// Until a summary is ready, the beginning is omitted step by step, and no request is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_history_of_one_request_is_answered_at_once_from_its_end() {

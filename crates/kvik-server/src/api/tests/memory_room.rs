@@ -24,9 +24,13 @@ const TEMPLATE: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|
     {% for call in m.tool_calls or [] %}\n<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n\
     {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// A server that remembers, with the bounds of its context.
+/// A server that remembers, with the bounds of its context, and quotes nothing.
 fn server() -> Server {
-    let memory = MemoryConfig { on: true, quotes_max: Some(0), ..MemoryConfig::default() };
+    quoting(0)
+}
+
+fn quoting(quotes_max: usize) -> Server {
+    let memory = MemoryConfig { on: true, quotes_max: Some(quotes_max), ..MemoryConfig::default() };
     let script = |request: &Request| Ok(say(request, answer(request), FinishReason::Eos));
     let config = AppConfig { memory, ..config() };
     let server = Server::build_with(script, Keys::new([]), config, Some(TEMPLATE));
@@ -94,6 +98,62 @@ async fn beside_tools_a_summary_is_made_before_messages_are_dropped() {
         at_rest(&server).await;
     }
     assert!(is_summarised);
+}
+
+/// Words of about so many tokens that no other message has.
+fn filler(server: &Server, tokens: usize) -> String {
+    const WORDS: &str = "zeppelins over harbours, ";
+    let many = server.app.serving.texts.tokenizer.encode(&WORDS.repeat(100), false, false).len();
+    WORDS.repeat(100 * tokens / many)
+}
+
+/// A question, and an answer to what was said before.
+fn exchange(text: &str) -> [Value; 2] {
+    [json!({"role": "user", "content": text}), json!({"role": "assistant", "content": "Hi!"})]
+}
+
+/// Six exchanges fit the question, each of a fifth of the context.
+#[tokio::test]
+async fn quotes_that_may_have_more_than_the_context_have_a_part_of_it() {
+    let server = quoting(2 * CONTEXT);
+    let names = ["Anton", "Berta", "Cesar", "Dora", "Emil", "Fritz"];
+    let long = filler(&server, CONTEXT / 5);
+    let said = |name: &str| exchange(&format!("{name} looks at {long}"));
+    let mut messages = names.map(said).concat();
+    messages.extend((0..6).flat_map(|_| said("Nobody")));
+    messages.push(json!({"role": "user", "content": names.join(", ")}));
+    let answer = ask(&server, json!({"messages": messages, "max_tokens": MAX_TOKENS})).await;
+    assert_eq!(answer["kvik"]["memory"]["quotes"].as_array().unwrap().len(), 1, "{answer}");
+    assert!(answer["usage"]["prompt_tokens"].as_u64().unwrap() + MAX_TOKENS as u64 <= CONTEXT as u64);
+}
+
+#[tokio::test]
+async fn quotes_without_room_are_dropped_before_recent_messages() {
+    let server = quoting(CONTEXT);
+    let mut messages = exchange(&format!("My dog Bolt barks at {}", filler(&server, 400))).to_vec();
+    let asked = async |messages: &[Value], text: &str| {
+        let messages = [messages, &[json!({"role": "user", "content": text})]].concat();
+        let answer = ask(&server, json!({"messages": messages, "max_tokens": MAX_TOKENS})).await;
+        at_rest(&server).await;
+        (answer["kvik"]["memory"].clone(), answer["usage"]["prompt_tokens"].as_u64().unwrap() as usize)
+    };
+    let mut summarised = 0;
+    for number in 0..60 {
+        let text = format!("The bus number {number} was late again. I had noodles for lunch.");
+        summarised = asked(&messages, &text).await.0["messages"]["summarised"].as_u64().unwrap();
+        messages.extend(exchange(&text));
+        if summarised > 0 {
+            break;
+        }
+    }
+    assert!(summarised > 0);
+    let question = "What is my dog Bolt barking at?";
+    let (memory, prompt) = asked(&messages, question).await;
+    assert_eq!(memory["quotes"], json!([[0, 2]]), "{memory}");
+    // A longer question leaves room for half of the quote.
+    let long = filler(&server, CONTEXT - MAX_TOKENS + 250 - prompt);
+    let (memory, _) = asked(&messages, &format!("{question} {long}")).await;
+    assert_eq!((&memory["quotes"], &memory["messages"]["let_go"]), (&json!([]), &json!(0)), "{memory}");
 }
 
 #[tokio::test]

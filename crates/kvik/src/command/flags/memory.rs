@@ -25,7 +25,7 @@ pub(crate) struct MemoryArgs {
     #[arg(long, value_name = "TOKENS")]
     memory_trigger: Option<usize>,
     /// Tokens of messages let go that are quoted at a question which they fit; 0 quotes none [default: a 16th of the
-    /// context, 192 at least]
+    /// context, 192 at least; a quarter of it at most]
     #[arg(long, value_name = "TOKENS")]
     memory_quotes: Option<usize>,
     /// Never let go of the opening exchange
