@@ -1,8 +1,8 @@
 //! Followers in stored blocks: the continuations of earlier answers after a restart, and of those that RAM has
 //! evicted. The tokens of a block are in its record, so nothing is read from disk.
 
-use super::record::SlotId;
-use super::residency::{Slot, Tier, is_expired};
+use super::record::{SlotId, is_expired};
+use super::residency::{Slot, Tier};
 use crate::hash::Identity;
 use crate::ids::{BlockId, Token};
 use crate::tree::{BlockText, FollowerIndex, Followers, Link};

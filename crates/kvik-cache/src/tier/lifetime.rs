@@ -4,8 +4,8 @@
 //! the longest time that any of them asks for. So no block outlives its parent, unless a file says so: then it is
 //! swept with its parent.
 
-use super::record::{Record, SlotId, Use};
-use super::residency::{Tier, heat, is_expired, later};
+use super::record::{Record, SlotId, Use, heat, is_expired, later};
+use super::residency::Tier;
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
 

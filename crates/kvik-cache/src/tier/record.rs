@@ -1,9 +1,14 @@
-//! The data that the tier below RAM stores for a block: its slot, its record, and the faults that lose it.
+//! The data that the tier below RAM stores for a block: its slot, its record, what its uses are worth by now, and
+//! the faults that lose it.
 //!
 //! The residency state machine and the store that carries out its commands share these types.
 
+use super::clock::was_ahead;
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
+
+/// Half-life of the heat of a use, in seconds.
+const HALF_LIFE_S: f64 = 24.0 * 3600.0;
 
 /// A slot for one block in the tier below RAM; its index in arrays with one entry per slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,6 +90,17 @@ pub struct Use {
 }
 
 impl Use {
+    /// What of it can be right at this time: what a clock far ahead has written was used now at the latest, and would
+    /// otherwise neither expire nor cool down until the time that the clock showed.
+    #[must_use]
+    pub fn at(self, now_s: u64) -> Use {
+        if !was_ahead(self.at_s, now_s) {
+            return self;
+        }
+        let expires_s = self.ttl_s().map_or(0, |ttl_s| now_s.saturating_add(ttl_s));
+        Use { at_s: now_s, expires_s, ..self }
+    }
+
     /// Its time to live after the last use, in seconds; unlimited when `None`.
     pub(super) fn ttl_s(&self) -> Option<u64> {
         (self.expires_s != 0).then(|| self.expires_s.saturating_sub(self.at_s))
@@ -114,9 +130,52 @@ pub enum IoFault {
     Resting,
 }
 
+/// The later of two ends of a time to live; 0 means never.
+pub(super) fn later(a_s: u64, b_s: u64) -> u64 {
+    if a_s == 0 || b_s == 0 { 0 } else { a_s.max(b_s) }
+}
+
+/// When a block expires that replaces one with this use at `now_s`; 0 for never.
+pub(super) fn end_restarted(replaced: &Use, now_s: u64) -> u64 {
+    replaced.ttl_s().map_or(0, |ttl_s| later(now_s.saturating_add(ttl_s), replaced.expires_s))
+}
+
+/// Returns whether a block has expired; pinned ones never do.
+pub(super) fn is_expired(record: &Record, now_s: u64) -> bool {
+    !record.pinned && record.use_.expires_s != 0 && record.use_.expires_s <= now_s
+}
+
+/// Smoothed uses, as of now.
+pub(super) fn heat(use_: &Use, now_s: u64) -> f32 {
+    let age_s = now_s.saturating_sub(use_.at_s) as f64;
+    let heat = f64::from(use_.heat) * (-age_s / HALF_LIFE_S).exp2();
+    if heat.is_finite() { heat.max(0.0) as f32 } else { 0.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tier::clock::{CLOCKS_FROM, DAY_S};
+
+    #[test]
+    fn what_a_clock_far_ahead_has_written_is_used_now() {
+        let now_s = 20_000 * DAY_S;
+        let of = |at_s, expires_s| Use { stamp: 7, heat: 2.0, at_s, expires_s };
+        let (hours, year) = (now_s + 9 * 3600, now_s + 365 * DAY_S);
+        for (written, expected) in [
+            (of(year, year + 60), of(now_s, now_s + 60)),
+            (of(year, 0), of(now_s, 0)),
+            (of(year, 1), of(now_s, now_s)),
+            (of(u64::MAX - 1, u64::MAX), of(now_s, now_s + 1)),
+            (of(hours, hours + 60), of(hours, hours + 60)),
+            (of(now_s - 9, year), of(now_s - 9, year)),
+        ] {
+            assert_eq!(written.at(now_s), expected);
+            assert_eq!(written.at(CLOCKS_FROM * DAY_S - 1), written, "by a clock that is not set");
+        }
+        let cooled = heat(&of(year, 0).at(now_s), now_s + DAY_S);
+        assert!((cooled - 1.0).abs() < 1e-6, "{cooled}");
+    }
 
     #[test]
     fn a_block_has_from_one_to_sixteen_tokens() {

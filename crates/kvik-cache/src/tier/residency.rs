@@ -18,13 +18,9 @@ use rustc_hash::FxHashSet;
 
 use super::index::Index;
 use super::rank::{DiskShare, Ranks};
-use super::record::{Record, SlotId, Use};
+use super::record::{Record, SlotId, end_restarted, is_expired, later};
 use crate::hash::Identity;
-use crate::ids::{BLOCK_POSITIONS, Token};
 use crate::tree::FollowerIndex;
-
-/// Half-life of the heat of a use, in seconds.
-const HALF_LIFE_S: f64 = 24.0 * 3600.0;
 
 /// The disk tier of one model and KV format.
 #[derive(Debug)]
@@ -80,30 +76,6 @@ pub enum Placement {
     Unreachable,
     /// No block can be evicted for it.
     Full,
-}
-
-/// The stored part of a prompt.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
-    /// The blocks, in order; the last one may match in part.
-    pub slots: Vec<SlotId>,
-    /// Matching tokens.
-    pub tokens: usize,
-    /// Tokens that would match if no block had expired.
-    pub expired: usize,
-}
-
-/// A stored prefix from the first block on.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Chain {
-    /// Expected uses during the half-life of its heat, at the recent rate; infinite when it is pinned.
-    pub expected_uses: f64,
-    /// The namespace's root.
-    pub root: Identity,
-    /// Its blocks, in order.
-    pub slots: Vec<SlotId>,
-    /// Its tokens.
-    pub tokens: Vec<Token>,
 }
 
 /// Counters of the tier.
@@ -184,25 +156,6 @@ impl Tier {
     /// Takes back the shares of all tenants: what is stored of those whose share is not set again makes way for others.
     pub fn withdraw_shares(&mut self) {
         self.ranks.withdraw_shares();
-    }
-
-    /// Finds the stored blocks that continue the block `parent` with `rest`. Changes nothing.
-    pub fn find(&self, parent: &Identity, mut rest: &[Token], now_s: u64) -> Found {
-        let (mut at, mut found) = (*parent, Found::default());
-        loop {
-            let readable = |slot: SlotId| self.is_readable(slot, now_s);
-            let Some(child) = self.index.closest(&at, rest, readable) else {
-                found.expired = found.tokens + self.expired_after(&at, rest, now_s);
-                return found;
-            };
-            found.slots.push(child.slot);
-            found.tokens += child.common;
-            rest = &rest[child.common..];
-            at = self.record(child.slot).identity;
-            if child.common < BLOCK_POSITIONS {
-                return found;
-            }
-        }
     }
 
     /// Finds a slot for a computed block, in the namespace with this root.
@@ -318,35 +271,9 @@ impl Tier {
         self.index.slot(identity).is_some_and(|slot| self.record(slot).pinned)
     }
 
-    /// The block `identity` and all its descendants, parents before children; empty if it is not stored.
-    pub fn under(&self, identity: &Identity) -> Vec<Identity> {
-        let mut under: Vec<Identity> = self.index.slot(identity).map(|_| *identity).into_iter().collect();
-        let mut next = 0;
-        while let Some(&at) = under.get(next).filter(|_| under.len() <= self.slots.len()) {
-            under.extend(self.index.children(&at).map(|slot| self.record(slot).identity));
-            next += 1;
-        }
-        under
-    }
-
     /// The slot of a block.
     pub fn slot(&self, identity: &Identity) -> Option<SlotId> {
         self.index.slot(identity)
-    }
-
-    /// The children of a block, or of the root of a namespace.
-    pub fn after(&self, identity: &Identity) -> Vec<SlotId> {
-        self.index.children(identity).collect()
-    }
-
-    /// The parents of an owner's blocks that are not stored themselves: roots of namespaces.
-    pub fn roots(&self, owner: u64) -> Vec<Identity> {
-        let own = self.used().map(|(_, record)| record).filter(|record| record.owner == owner);
-        let mut roots: Vec<Identity> = own.map(|record| record.parent).collect();
-        roots.retain(|parent| self.index.slot(parent).is_none());
-        roots.sort_unstable();
-        roots.dedup();
-        roots
     }
 
     /// Number of slots to be erased as soon as the write in progress has ended.
@@ -398,34 +325,6 @@ impl Tier {
         removed.into_iter().filter_map(|slot| self.take_out(slot)).collect()
     }
 
-    /// Whole prefixes worth loading into RAM, pinned ones first, then the hottest, at most `blocks` in all.
-    pub fn warmest(&self, blocks: usize, now_s: u64) -> Vec<Chain> {
-        let mut ends: Vec<(bool, f32, u64, SlotId)> = self
-            .used()
-            .filter(|&(slot, _)| self.is_readable(slot, now_s))
-            .map(|(slot, record)| (record.pinned, heat(&record.use_, now_s), record.use_.stamp, slot))
-            .filter(|&(pinned, heat, ..)| pinned || heat > 0.0)
-            .collect();
-        ends.sort_by(|a, b| (b.0.cmp(&a.0)).then(b.1.total_cmp(&a.1)).then(b.2.cmp(&a.2)));
-        let mut taken = vec![false; self.slots.len()];
-        let mut left = blocks;
-        let mut chains = Vec::new();
-        for (.., end) in ends {
-            // A chain is walked from its end to its root.
-            if left == 0 || taken[end.index()] {
-                continue;
-            }
-            let Some(chain) = self.chain(end, now_s) else { continue };
-            let new = chain.slots.iter().filter(|slot| !taken[slot.index()]).count();
-            if new <= left {
-                left -= new;
-                chain.slots.iter().for_each(|slot| taken[slot.index()] = true);
-                chains.push(chain);
-            }
-        }
-        chains
-    }
-
     /// The record of a slot.
     ///
     /// # Panics
@@ -449,26 +348,6 @@ impl Tier {
     pub fn stats(&self) -> TierStats {
         let slots = self.slots.len();
         TierStats { slots, used: slots - self.free.len(), totals: self.totals }
-    }
-
-    /// The prefix that ends in `end`, if all of it is readable.
-    fn chain(&self, end: SlotId, now_s: u64) -> Option<Chain> {
-        let mut slots = vec![end];
-        let mut root = self.record(end).parent;
-        while let Some(slot) = self.index.slot(&root) {
-            // A file may contain a cycle of blocks.
-            if !self.is_readable(slot, now_s) || slots.len() > self.slots.len() {
-                return None;
-            }
-            slots.push(slot);
-            root = self.record(slot).parent;
-        }
-        slots.reverse();
-        let tokens = slots.iter().flat_map(|&slot| self.record(slot).tokens.as_slice()).copied().collect();
-        let Record { pinned, use_, .. } = self.record(end);
-        let expected_uses =
-            if *pinned { f64::INFINITY } else { f64::from(heat(use_, now_s)) * std::f64::consts::LN_2 };
-        Some(Chain { expected_uses, root, slots, tokens })
     }
 
     /// Returns a slot for `record`: that of a block that it supersedes, a free one, or one that is evicted for it.
@@ -581,72 +460,8 @@ impl Tier {
         self.stamp
     }
 
-    fn is_readable(&self, slot: SlotId, now_s: u64) -> bool {
-        let Slot { record, state } = &self.slots[slot.index()];
-        let sound = matches!(state, State::Stored | State::Reading { damaged: false, .. });
-        sound && record.as_ref().is_some_and(|record| !is_expired(record, now_s))
-    }
-
     /// Returns whether a block has expired and is neither read nor written: it is treated as absent.
     fn is_stale(&self, slot: SlotId, now_s: u64) -> bool {
         self.slots[slot.index()].state == State::Stored && is_expired(self.record(slot), now_s)
     }
-
-    /// Checks the invariants; the message states the violated one.
-    pub fn check(&self) -> Result<(), String> {
-        let (mut ranked, mut listed) = (0, 0);
-        for (slot, record) in self.used() {
-            let state = self.slots[slot.index()].state;
-            let leaf = !self.index.has_children(&record.identity);
-            let evictable = state == State::Stored && leaf && !record.pinned;
-            let key = (record.owner, record.use_.stamp, slot);
-            let is_ranked = self.ranks.leaves().any(|ranked| ranked == key);
-            if self.index.slot(&record.identity) != Some(slot) {
-                return Err(format!("{slot:?} is not found by its identity"));
-            }
-            if evictable != is_ranked {
-                return Err(format!("{slot:?} ({state:?}, leaf: {leaf}) is ranked: {is_ranked}"));
-            }
-            let ends = state == State::Stored && !record.pinned && record.use_.expires_s != 0;
-            if ends != self.expiries.contains(&(record.use_.expires_s, slot)) {
-                return Err(format!("{slot:?} ({state:?}) is not listed as its time to live wants it"));
-            }
-            ranked += usize::from(is_ranked);
-            listed += usize::from(ends);
-        }
-        let (leaves, used) = (self.ranks.leaves().count(), self.used().count());
-        if leaves != ranked || self.expiries.len() != listed {
-            let times = self.expiries.len();
-            return Err(format!(
-                "{leaves} leaves and {times} times are listed, {ranked} and {listed} are there"
-            ));
-        }
-        let dropped = self.slots.iter().filter(|slot| slot.state == State::Dropped).count();
-        if used + dropped + self.free.len() != self.slots.len() || dropped != self.dropping() {
-            return Err(format!("{used} slots in use and {} free ones are not all", self.free.len()));
-        }
-        self.check_followers()
-    }
-}
-
-/// The later of two ends of a time to live; 0 means never.
-pub(super) fn later(a_s: u64, b_s: u64) -> u64 {
-    if a_s == 0 || b_s == 0 { 0 } else { a_s.max(b_s) }
-}
-
-/// When a block expires that replaces one with this use at `now_s`; 0 for never.
-fn end_restarted(replaced: &Use, now_s: u64) -> u64 {
-    replaced.ttl_s().map_or(0, |ttl_s| later(now_s.saturating_add(ttl_s), replaced.expires_s))
-}
-
-/// Returns whether a block has expired; pinned ones never do.
-pub(super) fn is_expired(record: &Record, now_s: u64) -> bool {
-    !record.pinned && record.use_.expires_s != 0 && record.use_.expires_s <= now_s
-}
-
-/// Smoothed uses, as of now.
-pub(super) fn heat(use_: &Use, now_s: u64) -> f32 {
-    let age_s = now_s.saturating_sub(use_.at_s) as f64;
-    let heat = f64::from(use_.heat) * (-age_s / HALF_LIFE_S).exp2();
-    if heat.is_finite() { heat.max(0.0) as f32 } else { 0.0 }
 }

@@ -37,8 +37,7 @@ impl WearFile {
 
     /// Bytes written by all stores.
     pub(super) fn all(&self) -> Wear {
-        let now_s = now_s();
-        self.own.at(now_s).plus(&self.others.at(now_s))
+        self.own.plus(&self.others, now_s())
     }
 
     /// Counts bytes that were written now.
@@ -81,15 +80,15 @@ fn sum(root: &Path, is_counted: impl Fn(&Path) -> bool) -> Wear {
     let paths =
         std::fs::read_dir(root).into_iter().flatten().flatten().take(FILES_MAX).map(|entry| entry.path());
     let counted = paths.filter(|path| path.extension().is_some_and(|it| it == "written") && is_counted(path));
-    counted.filter_map(|path| read(&path)).fold(Wear::default(), |sum, wear| sum.plus(&wear))
+    let now_s = now_s();
+    counted.filter_map(|path| read(&path)).fold(Wear::default(), |sum, wear| sum.plus(&wear, now_s))
 }
 
 fn read(path: &Path) -> Option<Wear> {
     let file = open_private(path, Missing::Fail).ok()?;
     let mut bytes = [0; FILE_BYTES_MAX];
     let length = read_at(&file, &mut bytes, 0).ok()?;
-    // The latest day of all stores counts, and a clock may have been ahead when one was written.
-    Wear::parse(std::str::from_utf8(&bytes[..length]).ok()?).map(|wear| wear.at(now_s()))
+    Wear::parse(std::str::from_utf8(&bytes[..length]).ok()?)
 }
 
 /// The time, in seconds since 1970.
@@ -120,10 +119,17 @@ mod tests {
     #[test]
     fn a_store_of_a_day_that_is_not_yet_hides_no_bytes_of_today() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("x.written"), "99999 7 99999 7\n").unwrap();
+        let write = |name: &str, day: u64, bytes: u64| {
+            let text = format!("{day} {bytes} {day} {bytes}\n");
+            std::fs::write(dir.path().join(name).with_extension("written"), text).unwrap();
+        };
+        let today = now_s() / (24 * 3600);
+        write("far", 99_999, 7);
+        write("today", today, 50);
+        write("tomorrow", today + 1, 100);
         let mut file = WearFile::open(&Directory::new(dir.path(), &[1; 32]));
         file.add(5);
-        assert_eq!((file.all().today(now_s()), file.all().bytes), (5, 12));
+        assert_eq!((file.all().today(now_s()), file.all().bytes), (155, 162));
     }
 
     #[test]

@@ -1,13 +1,9 @@
 //! Bytes written to a disk: today, and since they are counted.
 
-/// Seconds of a day, which begins at midnight UTC.
-const DAY_S: u64 = 24 * 3600;
+use crate::tier::clock::{CLOCKS_FROM, DAY_S, is_set, was_ahead};
+
 /// Days of a year.
 const YEAR_DAYS: f64 = 365.25;
-/// The beginning of 2020, in days since 1970: a clock that shows an earlier time was never set.
-const CLOCKS_FROM: u64 = 18_262;
-/// Days that a count may be ahead of the clock: one that was set back by hours frees no budget.
-const AHEAD_MAX: u64 = 1;
 
 /// Bytes written, as of the last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,10 +38,10 @@ impl Wear {
     /// What of the counts can be right at this time: the day of a clock that was far ahead was not that day.
     #[must_use]
     pub fn at(&self, now_s: u64) -> Wear {
-        let day = now_s / DAY_S;
-        if day < CLOCKS_FROM || self.day <= day + AHEAD_MAX {
+        if !was_ahead(self.day.saturating_mul(DAY_S), now_s) {
             return *self;
         }
+        let day = now_s / DAY_S;
         Wear { day, day_bytes: 0, first_day: self.first_day.min(day), bytes: self.bytes }
     }
 
@@ -62,17 +58,19 @@ impl Wear {
         (bytes as f64 / days as f64 * YEAR_DAYS) as u64
     }
 
-    /// The sum of two counts of one disk.
+    /// The sum of two counts of one disk, as of this time. The clock may have been set back between them, so each has a
+    /// day of its own.
     #[must_use]
-    pub fn plus(&self, other: &Wear) -> Wear {
-        let day = self.day.max(other.day);
-        let on_day = |wear: &Wear| if wear.day == day { wear.day_bytes } else { 0 };
-        let counted = [self, other].into_iter().filter(|wear| wear.bytes > 0);
+    pub fn plus(&self, other: &Wear, now_s: u64) -> Wear {
+        let both = [self.at(now_s), other.at(now_s)];
+        let latest = both[0].day.max(both[1].day);
+        let day = if is_set(now_s) { latest.min(now_s / DAY_S) } else { latest };
+        let counted = both.iter().filter(|wear| wear.bytes > 0);
         let first = counted.map(|wear| wear.first_day).filter(|&day| day >= CLOCKS_FROM).min();
         Wear {
             day,
-            day_bytes: on_day(self).saturating_add(on_day(other)),
-            first_day: first.unwrap_or(day),
+            day_bytes: both[0].today(now_s).saturating_add(both[1].today(now_s)),
+            first_day: first.map_or(day, |first| first.min(day)),
             bytes: self.bytes.saturating_add(other.bytes),
         }
     }
@@ -155,12 +153,31 @@ mod tests {
             first_day: DAY + first_day,
             bytes,
         };
-        let sum = of(9, 5, 3, 50).plus(&of(9, 2, 4, 20));
+        let now_s = after(9);
+        let sum = of(9, 5, 3, 50).plus(&of(9, 2, 4, 20), now_s);
         assert_eq!(sum, of(9, 7, 3, 70));
-        assert_eq!(of(8, 5, 3, 50).plus(&of(9, 2, 9, 2)), of(9, 2, 3, 52), "yesterday's are not today's");
-        assert_eq!(Wear::default().plus(&of(9, 2, 4, 20)), of(9, 2, 4, 20));
+        let yesterday = of(8, 5, 3, 50);
+        assert_eq!(yesterday.plus(&of(9, 2, 9, 2), now_s), of(9, 2, 3, 52), "yesterday's are not today's");
+        assert_eq!(Wear::default().plus(&of(9, 2, 4, 20), now_s), of(9, 2, 4, 20));
         let unset = Wear { first_day: 0, ..of(9, 1, 0, 3) };
-        assert_eq!(unset.plus(&of(9, 2, 4, 20)), of(9, 3, 4, 23), "a clock that was not set tells no day");
+        let sum = unset.plus(&of(9, 2, 4, 20), now_s);
+        assert_eq!(sum, of(9, 3, 4, 23), "a clock that was not set tells no day");
+        let sum = of(9, 5, 3, 50).plus(&of(9, 2, 4, 20), 60);
+        assert_eq!(sum, of(9, 7, 3, 70), "nor does one that is not set yet");
+    }
+
+    /// The clock of one store was set back by hours over midnight: its bytes count today, and so do those of the others.
+    #[test]
+    fn a_count_of_tomorrow_hides_none_of_today() {
+        let of = |day, bytes| Wear { day: DAY + day, day_bytes: bytes, first_day: DAY + day, bytes };
+        let (today, tomorrow, later) = (of(9, 50), of(10, 2), of(400, 9));
+        let sums = [[today, tomorrow, later], [tomorrow, later, today], [later, today, tomorrow]];
+        for [a, b, c] in sums {
+            let sum = a.plus(&b, after(9)).plus(&c, after(9));
+            assert_eq!((sum.today(after(9)), sum.bytes), (52, 61));
+            let sum = a.plus(&b, after(10)).plus(&c, after(10));
+            assert_eq!((sum.today(after(10)), sum.bytes), (2, 61));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use kvik_cache::tier::{Relation, Tier, WritePolicy};
+use kvik_cache::tier::{Record, Relation, SlotId, Tier, WritePolicy};
 use kvik_kernels::KV_LAYOUT_VERSION;
 
 use crate::stats::DiskRole;
@@ -124,6 +124,17 @@ pub fn store_config(
     }
 }
 
+/// Corrects the uses that a clock far ahead has written, also on disk: another start would correct them to its own time.
+fn correct_uses(records: &mut [(SlotId, Record)], store: &mut Store, now_s: u64) {
+    for (slot, record) in records {
+        let use_ = record.use_.at(now_s);
+        if use_ != record.use_ {
+            record.use_ = use_;
+            store.touch(*slot, use_);
+        }
+    }
+}
+
 impl DiskSetup {
     /// Opens the store that `config` describes, and builds a tier from its records. At most `warm_blocks` are loaded
     /// when the scheduler starts; the time is now `epoch_s` seconds since 1970.
@@ -133,8 +144,10 @@ impl DiskSetup {
     pub fn open(config: &StoreConfig, warm_blocks: usize, epoch_s: u64) -> Result<DiskOpened, StoreError> {
         let waker = Waker::default();
         let wake = waker.clone();
-        let Opened { mut store, slots, records, notes, related } = Store::open(config, move || wake.wake())?;
+        let Opened { mut store, slots, mut records, notes, related } =
+            Store::open(config, move || wake.wake())?;
         let (held, role) = (records.len(), store.role());
+        correct_uses(&mut records, &mut store, epoch_s);
         let (tier, surplus) = Tier::with(slots, records);
         surplus.into_iter().for_each(|slot| store.erase(slot));
         let (store, writes_max) = (Box::new(store), writes_max(config.buffers));
