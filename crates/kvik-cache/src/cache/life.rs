@@ -117,6 +117,7 @@ impl Cache {
     /// Sets the caller's clock; an earlier time is ignored. Drops every prefix whose time to live has ended, and ends
     /// raised priorities.
     pub fn set_now(&mut self, now: Duration) {
+        self.radix.ghosts.follow_clock(self.radix.now, now);
         self.radix.now = self.radix.now.max(now);
         self.radix.lower_ended();
         self.drop_expired();
@@ -387,9 +388,12 @@ impl Cache {
         next: &[Token],
         known: usize,
     ) -> Option<(StopReason, Option<Eviction>)> {
-        let ghost = self.radix.ghosts.lost(before, next, known)?;
+        let ghosts = &self.radix.ghosts;
+        let ghost = ghosts.lost(before, next, known)?;
         Some(match ghost.cause {
-            Cause::Evicted(policy) => (StopReason::Evicted, Some(Eviction { at: ghost.at(), policy })),
+            Cause::Evicted(policy) => {
+                (StopReason::Evicted, Some(Eviction { at: ghosts.lost_at(ghost), policy }))
+            }
             Cause::Expired => (StopReason::Expired, None),
         })
     }

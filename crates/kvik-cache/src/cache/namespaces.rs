@@ -32,14 +32,22 @@ impl Cache {
 
     /// Explains the miss of a prompt in a namespace that does not exist, as far as its evicted blocks are remembered.
     pub fn lookup_absent(&self, namespace: &Namespace, prompt: &[Token]) -> Match {
-        let seed = Fingerprint::root(&Identity::root(namespace));
-        let lost = self.lost_after(seed, &prompt[..prompt.len().min(BLOCK_POSITIONS)], 0);
-        let (stop, evicted) = match lost {
-            _ if prompt.is_empty() => (StopReason::Complete, None),
-            Some(reason) => reason,
-            None => (StopReason::FirstSeen, None),
-        };
-        Match { tokens: 0, stop, evicted }
+        if prompt.is_empty() {
+            return Match { tokens: 0, stop: StopReason::Complete, evicted: None };
+        }
+        let new = Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
+        self.lookup_lost(&Identity::root(namespace), prompt, 0).unwrap_or(new)
+    }
+
+    /// Explains why no more than the first `known` of these tokens, which follow `root`, is cached: the next block was lost,
+    /// as far as that is remembered. The known ones need not be cached, since a lower tier may have them.
+    pub fn lookup_lost(&self, root: &Identity, tokens: &[Token], known: usize) -> Option<Match> {
+        let (whole, rest) = tokens.split_at(known - known % BLOCK_POSITIONS);
+        let blocks = whole.chunks(BLOCK_POSITIONS);
+        let before = blocks.fold(Fingerprint::root(root), |before, block| before.child(block));
+        let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
+        let (stop, evicted) = self.lost_after(before, next, known % BLOCK_POSITIONS)?;
+        Some(Match { tokens: known, stop, evicted })
     }
 
     /// Drops the namespaces that are `unwanted`, except those with cached blocks or running sequences, and
@@ -84,6 +92,32 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::{Admission, CacheConfig, Lifetime, Namespaces, Policy, SeqId};
+
+    /// Eight blocks: the second prompt takes all of them but one.
+    #[test]
+    fn what_was_lost_behind_tokens_that_are_not_cached_either_is_remembered() {
+        let config = CacheConfig { blocks: 8, policy: Policy::Lru, ghosts: 1 << 12, pinned_max: 4 };
+        let mut cache = Cache::new(config).unwrap();
+        let own = Namespaces { model: [0; 32], kv_format: "f32/f32", adapter: None }.shared([0; 16]);
+        let namespace = cache.namespace(&own);
+        let prompts: [Vec<Token>; 2] = [(0..75).collect(), (1000..1112).collect()];
+        for (seq, prompt) in (0..).map(SeqId).zip(&prompts) {
+            let (positions, lifetime) = (prompt.len(), Lifetime::default());
+            cache.admit(Admission { seq, namespace, prompt, reuse_max: 0, positions, lifetime }).unwrap();
+            cache.finish(seq, prompt);
+        }
+        let (root, first) = (Identity::root(&own), &prompts[0]);
+        assert!(cache.lookup(namespace, first).tokens <= 16);
+        for known in [16, 32, 48, 64, 70] {
+            let lost = cache.lookup_lost(&root, first, known).expect("it was evicted");
+            assert_eq!((lost.tokens, lost.stop), (known, StopReason::Evicted));
+            assert!(lost.evicted.is_some());
+            let other: Vec<Token> = first[..known].iter().copied().chain([7; 16]).collect();
+            assert_eq!(cache.lookup_lost(&root, &other, known), None);
+        }
+        assert_eq!(cache.lookup_lost(&root, first, first.len()), None);
+        assert_eq!(cache.lookup_lost(&root.child(&[1]), first, 16), None);
+    }
 
     #[test]
     fn an_empty_namespace_is_dropped_and_its_id_not_given_out_again() {

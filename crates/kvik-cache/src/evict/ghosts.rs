@@ -12,6 +12,9 @@ use super::ranking::Return;
 use crate::hash::Fingerprint;
 use crate::ids::Token;
 
+/// Step of the caller's clock above which it was set: a board that starts in 1970 is told the time later.
+const SET_FROM: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Why a block was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -24,7 +27,7 @@ pub(crate) enum Cause {
 /// A lost block: 8 bytes, 16 with its fingerprint, so that many fit into the CPU's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ghost {
-    /// When it was lost, on the caller's clock, in tenths of a second: enough for 13 years.
+    /// When it was lost, on the ghosts' clock, in tenths of a second: enough for 13 years.
     at_tenths: u32,
     pub(crate) cause: Cause,
     /// How often it had been reused; no more than 255 are counted.
@@ -34,15 +37,10 @@ pub(crate) struct Ghost {
 const _: () = assert!(size_of::<Option<(Fingerprint, Ghost)>>() == 16);
 
 impl Ghost {
-    /// A block that was lost at time `at`; more than 255 reuses count as 255.
+    /// A block that was lost at time `at` on the ghosts' clock; more than 255 reuses count as 255.
     pub(crate) fn new(at: Duration, cause: Cause, reuses: u32) -> Ghost {
         let at_tenths = u32::try_from(at.as_millis() / 100).unwrap_or(u32::MAX);
         Ghost { at_tenths, cause, reuses: u8::try_from(reuses).unwrap_or(u8::MAX) }
-    }
-
-    /// When it was lost, on the caller's clock, to a tenth of a second.
-    pub(crate) fn at(self) -> Duration {
-        Duration::from_millis(u64::from(self.at_tenths) * 100)
     }
 }
 
@@ -53,13 +51,34 @@ pub(crate) struct Ghosts {
     slots: Vec<Option<(Fingerprint, Ghost)>>,
     /// Numbers of ghosts of blocks that were never reused, and of the others.
     counts: [usize; 2],
+    /// How far the caller's clock was set forward. The ghosts' clock is behind by it, since no block was lost longer ago
+    /// for that.
+    set_by: Duration,
 }
 
 impl Ghosts {
     /// Remembers about `count` blocks: as many slots as the next power of two.
     pub(crate) fn new(count: usize) -> Ghosts {
         let slots = if count == 0 { 0 } else { count.next_power_of_two() };
-        Ghosts { slots: vec![None; slots], counts: [0; 2] }
+        Ghosts { slots: vec![None; slots], counts: [0; 2], set_by: Duration::ZERO }
+    }
+
+    /// Follows the caller's clock from one time to a later one.
+    pub(crate) fn follow_clock(&mut self, from: Duration, to: Duration) {
+        let step = to.saturating_sub(from);
+        if step > SET_FROM {
+            self.set_by = self.set_by.saturating_add(step);
+        }
+    }
+
+    /// The ghost of a block that is lost at time `at` on the caller's clock.
+    pub(crate) fn ghost(&self, at: Duration, cause: Cause, reuses: u32) -> Ghost {
+        Ghost::new(at.saturating_sub(self.set_by), cause, reuses)
+    }
+
+    /// When a block was lost, on the caller's clock, to a tenth of a second.
+    pub(crate) fn lost_at(&self, ghost: Ghost) -> Duration {
+        self.set_by.saturating_add(Duration::from_millis(u64::from(ghost.at_tenths) * 100))
     }
 
     /// Notes that a block has been evicted.
@@ -119,6 +138,22 @@ mod tests {
         let mut ghosts = Ghosts::new(0);
         ghosts.remember(root.child(&[1]), EVICTED);
         assert_eq!(ghosts.lost(root, &[1], 0), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_changes_no_age() {
+        let [second, day] = [1, 24 * 3600].map(Duration::from_secs);
+        let mut ghosts = Ghosts::new(8);
+        let before = ghosts.ghost(9 * second, Cause::Expired, 0);
+        // The machine sleeps for a month; then it is told the time, twice.
+        let mut now = 10 * second;
+        for step in [30 * day, 20_000 * day, 400 * day] {
+            ghosts.follow_clock(now, now + step);
+            now += step;
+            assert_eq!(now - ghosts.lost_at(before), 30 * day + second, "after {step:?}");
+            let here = ghosts.ghost(now, Cause::Expired, 0);
+            assert_eq!(ghosts.lost_at(here), now);
+        }
     }
 
     #[test]

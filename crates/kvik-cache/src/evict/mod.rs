@@ -32,7 +32,7 @@ mod shares;
 
 pub(crate) use evictor::{Candidate, Evictor, Lane};
 pub(crate) use facts::Facts;
-pub(crate) use ghosts::{Cause, Ghost, Ghosts};
+pub(crate) use ghosts::{Cause, Ghosts};
 pub use policies::{Policy, UnknownPolicy};
 pub(crate) use requests::{BlockUse, Request};
 pub(crate) use rhythm::Rhythm;

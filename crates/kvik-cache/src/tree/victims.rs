@@ -7,7 +7,7 @@
 use super::dropped::Dropped;
 use super::places::{Place, PlaceId, value};
 use super::radix::Radix;
-use crate::evict::{Cause, Ghost};
+use crate::evict::Cause;
 use crate::ids::{BLOCK_POSITIONS, NodeId, TenantId};
 
 /// The next victim.
@@ -68,7 +68,7 @@ impl Radix {
         if !self.places.needs().is_nothing() && matches!(cause, Cause::Evicted(_)) {
             self.places.age(self.owner(leaf), self.rank_of_leaf(leaf));
         }
-        let ghost = Ghost::new(self.now, cause, self.arena[leaf].life.reuses);
+        let ghost = self.ghosts.ghost(self.now, cause, self.arena[leaf].life.reuses);
         let dropped = self.pop(leaf, count);
         for &block in dropped.blocks.iter().rev() {
             self.ghosts.remember(self.labels.fingerprint(block), ghost);

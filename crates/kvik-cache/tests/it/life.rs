@@ -112,6 +112,29 @@ fn the_tail_of_the_longest_unused_prefix_goes_first() {
     assert_eq!(known(&cache, 100).tokens, 16, "the use of 0..32 made it newer");
 }
 
+/// A board that starts in 1970 is told the time after its first requests.
+#[test]
+fn an_eviction_is_as_long_ago_as_it_was_before_the_clock_was_set() {
+    use std::time::Duration;
+    let (mut cache, namespace) = cache(4);
+    let (secs, told) = (Duration::from_secs, Duration::from_secs(56 * 365 * 24 * 3600));
+    let ago = |cache: &Cache, from: u32| {
+        let evicted = cache.lookup(namespace, &tokens(from..from + 32)).evicted.unwrap();
+        cache.now() - evicted.at
+    };
+    cache.set_now(secs(10));
+    run(&mut cache, namespace, &tokens(0..32));
+    run(&mut cache, namespace, &tokens(100..132));
+    run(&mut cache, namespace, &tokens(200..216));
+    for now in [secs(15), told] {
+        cache.set_now(now);
+        assert_eq!(ago(&cache, 0), secs(5), "at {now:?}");
+    }
+    run(&mut cache, namespace, &tokens(0..32));
+    cache.set_now(told + secs(3));
+    assert_eq!(ago(&cache, 100), secs(3));
+}
+
 #[test]
 fn a_fork_shares_full_blocks_and_copies_the_tail() {
     let (mut cache, namespace) = cache(8);

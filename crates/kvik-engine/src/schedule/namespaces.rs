@@ -102,6 +102,14 @@ impl Place {
             None => cache.lookup_absent(&self.namespace, prompt),
         }
     }
+
+    /// Why the cache has no more than the first `known` tokens of a prompt, of which a lower tier has some, if it had more.
+    pub(super) fn lookup_lost(&self, prompt: &[Token], known: usize, cache: &Cache) -> Option<Match> {
+        let base = self.public - self.public % BLOCK_POSITIONS;
+        let root = self.roots.identity_after(&prompt[..base]);
+        let lost = cache.lookup_lost(&root, &prompt[base..], known.checked_sub(base)?)?;
+        Some(Match { tokens: known, ..lost })
+    }
 }
 
 impl NamespaceTable {

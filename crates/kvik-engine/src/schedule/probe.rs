@@ -99,10 +99,15 @@ impl Prefixes {
 
     /// The match of a prompt in RAM and, of its first `readable` tokens, on disk, and the tokens that the disk adds.
     fn lookup_disk(&self, place: &Place, prompt: (&[Token], usize), ram: Match) -> (Match, ByLevel) {
-        match ram.stop {
-            StopReason::Complete | StopReason::StillComputing => (ram, ByLevel::default()),
-            _ => self.disk.lookup(&place.roots, prompt, ram, self.now()),
+        if matches!(ram.stop, StopReason::Complete | StopReason::StillComputing) {
+            return (ram, ByLevel::default());
         }
+        let (found, added) = self.disk.lookup(&place.roots, prompt, ram, self.now());
+        // The disk knows what it has, and RAM what it has lost: a request asks RAM when the disk's blocks are there.
+        let is_open = matches!(found.stop, StopReason::FirstSeen | StopReason::Diverged);
+        let is_longer = is_open && found.tokens > ram.tokens;
+        let lost = is_longer.then(|| place.lookup_lost(prompt.0, found.tokens, &self.ram.cache)).flatten();
+        (lost.unwrap_or(found), added)
     }
 }
 
