@@ -170,11 +170,12 @@ impl Points {
     pub fn stored_max(&self, positions: usize) -> usize {
         // With equal steps later ends store more, so the ends of the runs of equal steps suffice.
         let (first, end) = self.thinned;
-        let ends = [first, self.previous(end), self.prompt, self.previous(positions + 1), positions];
+        let last = self.previous(positions.saturating_add(1));
+        let ends = [first, self.previous(end), self.prompt, last, positions];
         let ends = ends.into_iter().filter(|&end| end > 0 && end <= positions);
         let stored = |end| match self.previous(end) {
             0 => end,
-            point => self.kept_max(point) + end - point,
+            point => self.kept_max(point) + (end - point),
         };
         ends.map(stored).max().unwrap_or(0)
     }

@@ -498,6 +498,12 @@ fn the_most_that_is_stored_is_known_before() {
 }
 
 #[test]
+fn an_answer_without_end_stores_what_lies_between_two_points() {
+    let points = "sinks:64,every=32".parse::<Retention>().unwrap().points(90, 4096);
+    assert_eq!(points.stored_max(usize::MAX), points.stored_max(100_000));
+}
+
+#[test]
 fn a_window_is_at_most_half_of_the_sequence() {
     let watched = |text: &str, prompt, at| {
         let retention: Retention = text.parse().unwrap();
@@ -563,6 +569,7 @@ fn numbers_beyond_any_sequence_are_refused_or_harmless() {
             let points = retention.points(5000, 2048);
             assert!(points.next(6000) > Some(6000) || points.next(6000).is_none(), "{text}");
             assert!(points.stored_max(6000) <= 6000, "{text}");
+            assert!(points.stored_max(6000) <= points.stored_max(usize::MAX), "{text}");
             let facts = facts(&mut Chance(3), 100, &[2, 2]);
             let heads = HeadImportance { layers: vec![vec![1.0; 2]; 2] };
             let decision = decide(&retention, 100, &facts, Some(&heads), &mut PolicyState::default());

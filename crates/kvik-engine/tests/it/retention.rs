@@ -218,6 +218,8 @@ fn sinks_go_on_beyond_the_context_if_they_keep_no_more_than_it_has() {
     }
     for retention in ["sinks:64,every=32", "sinks:68,every=32"] {
         assert_eq!((long(retention), answer(retention)), (Ok(()), 1000), "{retention}");
+        let endless = forgetful(prompt(1, 90), usize::MAX, retention);
+        assert_eq!(world.limits.answer_tokens(&endless), usize::MAX - 89, "{retention}");
     }
 }
 
