@@ -219,9 +219,9 @@ impl Answer {
         step
     }
 
-    /// Ends the answer after its tokens so far, as if no more had been asked for.
-    pub(super) fn cut(&mut self) -> Step {
-        let step = self.end(None, nothing_shown(), FinishReason::Length);
+    /// Ends the answer after its tokens so far, unless what is held back of its text ends it for a reason of its own.
+    pub(super) fn cut(&mut self, reason: FinishReason) -> Step {
+        let step = self.end(None, nothing_shown(), reason);
         self.indented(step)
     }
 

@@ -409,7 +409,7 @@ pub(super) fn end_stored(jobs: &mut Jobs, cache: &mut Cache, now: Duration) {
         let pinned = pin_prompt(index, jobs, cache);
         let sequence = &mut jobs.running[index];
         if pinned.is_err() {
-            sequence.ended = Some(FinishReason::Length);
+            sequence.end(FinishReason::Length);
             continue;
         }
         let job = jobs.results.job(sequence.job);
@@ -419,7 +419,7 @@ pub(super) fn end_stored(jobs: &mut Jobs, cache: &mut Cache, now: Duration) {
                 job.vector(sequence.pooled.embedding());
             }
             (0..job.choices).for_each(|choice| job.finished(choice, FinishReason::Length));
-            sequence.ended = Some(FinishReason::Length);
+            sequence.end(FinishReason::Length);
         }
     }
 }

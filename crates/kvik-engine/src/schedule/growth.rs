@@ -9,6 +9,7 @@ use super::ram::{PrivateCopy, Ram};
 use super::running::Fork;
 use super::sequence::{Sequence, Sharing};
 use super::tiers::{end_background_loads, release_unneeded};
+use crate::api::FinishReason;
 use crate::retain::{Held, Ragged};
 
 /// Bytes that a step copies for the choices of private requests while other requests run. The copy of one choice is not
@@ -149,7 +150,9 @@ pub(super) fn grow(jobs: &mut Jobs, prefixes: &mut Prefixes, runner: &mut dyn Ru
 /// its request fails.
 pub(super) fn end_alone(tokens: usize, jobs: &mut Jobs, prefixes: &mut Prefixes) {
     let sequence = &mut jobs.running[0];
-    if !jobs.results.cut_answer(sequence, prefixes.now()) {
+    if sequence.has_begun() {
+        jobs.results.end_answer(sequence, FinishReason::Length, prefixes.now());
+    } else {
         let (job, error) = (sequence.job, prefixes.over_budget(sequence.tenant, tokens));
         jobs.fail(job, error, &mut prefixes.ram.cache);
     }

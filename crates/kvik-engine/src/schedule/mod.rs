@@ -352,7 +352,8 @@ impl Scheduler {
         if is_due || (patience.is_none() && (moves_blocks || works)) {
             return Pause::None;
         }
-        let next = patience.into_iter().chain(prefixes.next_expiry()).chain(disk.next_copy_deadline()).min();
+        let look = prefixes.next_expiry_look();
+        let next = patience.into_iter().chain(look).chain(disk.next_copy_deadline()).min();
         next.map_or(Pause::Forever, |next| Pause::For(next.saturating_sub(self.now())))
     }
 

@@ -22,6 +22,8 @@ use crate::stats::{DiskStats, DraftSource, RemoteStats};
 
 /// What a wall clock in whole seconds may be ahead although nothing has moved it.
 const CLOCK_ERROR: Duration = Duration::from_secs(1);
+/// How often the wall clock is looked at while something is to expire.
+const EXPIRY_LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// The prefixes that are computed.
 pub struct Prefixes {
@@ -79,8 +81,16 @@ impl Prefixes {
         now
     }
 
+    /// When to look for prefixes that have expired, by the scheduler's clock. A wait by that one stands still while the
+    /// machine sleeps, and what expires meanwhile would stay for as long as it had left.
+    pub(super) fn next_expiry_look(&self) -> Option<Duration> {
+        let next = self.next_expiry()?;
+        let soon = self.now().saturating_add(EXPIRY_LOOK_EVERY);
+        Some(if self.disk.has_wall_clock() { next.min(soon) } else { next })
+    }
+
     /// When the next prefix expires that nobody uses, by the scheduler's clock.
-    pub(super) fn next_expiry(&self) -> Option<Duration> {
+    fn next_expiry(&self) -> Option<Duration> {
         let caches = [Some(&self.ram.cache), self.draft_cache()];
         let in_ram = caches.into_iter().flatten().filter_map(Cache::next_expiry).min();
         let in_ram = in_ram.map(|at| at.saturating_sub(self.ahead));

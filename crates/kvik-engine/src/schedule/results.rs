@@ -129,22 +129,17 @@ impl Results {
         }
     }
 
-    /// Ends the answer of a sequence for which there is no more room; returns whether the answer had begun. A panic becomes
-    /// an error of the request.
-    pub(super) fn cut_answer(&mut self, sequence: &mut Sequence, now: Duration) -> bool {
-        let has_begun = sequence.tokens.len() > sequence.prompt_len;
-        if has_begun {
-            let job = self.open.get_mut(&sequence.job).expect("a sequence has a job");
-            let cut = contain(|| {
-                let step = sequence.answer.cut();
-                emit_step(sequence, job, step, now);
-            });
-            if let Err(error) = cut {
-                self.fail_later(sequence.job, error);
-            }
-            sequence.ended = sequence.ended.or(Some(FinishReason::Length));
+    /// Ends the answer of a sequence after its tokens so far. A panic becomes an error of the request.
+    pub(super) fn end_answer(&mut self, sequence: &mut Sequence, reason: FinishReason, now: Duration) {
+        let job = self.open.get_mut(&sequence.job).expect("a sequence has a job");
+        let ended = contain(|| {
+            let step = sequence.answer.cut(reason);
+            emit_step(sequence, job, step, now);
+        });
+        if let Err(error) = ended {
+            self.fail_later(sequence.job, error);
         }
-        has_begun
+        sequence.end(reason);
     }
 
     /// Whether a request has not ended.
@@ -236,7 +231,7 @@ impl Results {
     /// nothing yet. A panic becomes an error of the request.
     pub(super) fn siblings(&self, sequence: &Sequence) -> Result<Vec<Sibling>, RequestError> {
         let job = self.open.get(&sequence.job).expect("a sequence has a job");
-        let is_first = sequence.choice == 0 && sequence.tokens.len() == sequence.prompt_len;
+        let is_first = sequence.choice == 0 && !sequence.has_begun();
         let choices = if is_first { 1..job.choices } else { 0..0 };
         let answer = |choice| sequence.answer.sibling(choice);
         let sibling = |choice| Sibling { choice, answer: answer(choice), sampled: Vec::new() };
@@ -288,7 +283,7 @@ impl Results {
 /// Adds the next token to a sequence, if there is one, and sends it to its client.
 fn emit_step(sequence: &mut Sequence, job: &mut Job, step: Step, now: Duration) {
     if let Some(token) = step.token {
-        let is_first = sequence.tokens.len() == sequence.prompt_len;
+        let is_first = !sequence.has_begun();
         sequence.tokens.push(token);
         job.token(sequence.choice, is_first, now);
     }
@@ -298,7 +293,7 @@ fn emit_step(sequence: &mut Sequence, job: &mut Job, step: Step, now: Duration) 
     job.text(sequence.choice, step.text, step.tokens);
     if let Some(reason) = end {
         job.finished(sequence.choice, reason);
-        sequence.ended = Some(reason);
+        sequence.end(reason);
     }
 }
 

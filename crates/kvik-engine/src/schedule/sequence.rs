@@ -122,6 +122,16 @@ impl Sequence {
         &self.tokens[..self.prompt_len]
     }
 
+    /// Whether its answer has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.tokens.len() > self.prompt_len
+    }
+
+    /// Ends it for this reason, unless it has ended already.
+    pub(super) fn end(&mut self, reason: FinishReason) {
+        self.ended.get_or_insert(reason);
+    }
+
     /// The tokens that are in its blocks.
     pub(super) fn stored_tokens(&self) -> &[Token] {
         &self.tokens[..self.stored]

@@ -11,6 +11,7 @@ use super::reuse::is_coming;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
 use super::tiers::release_unneeded;
+use crate::api::FinishReason;
 
 /// The result of trying to admit a sequence.
 pub(super) enum Outcome {
@@ -26,7 +27,8 @@ pub(super) enum Outcome {
 pub(super) fn no_room(index: usize, jobs: &mut Jobs, prefixes: &mut Prefixes) -> Outcome {
     if jobs.running.is_empty() && !jobs.somebody_gives_way(index) {
         let sequence = &mut jobs.queue[index].sequence;
-        if jobs.results.cut_answer(sequence, prefixes.now()) {
+        if sequence.has_begun() {
+            jobs.results.end_answer(sequence, FinishReason::Length, prefixes.now());
             jobs.queue.remove(index);
         } else {
             let (job, tokens) = (sequence.job, sequence.tokens.len());

@@ -83,9 +83,9 @@ fn what_has_outlived_its_time_leaves_memory_by_itself() {
     scheduler.follow_wall_clock(Box::new(move || EPOCH_S + shown_s()));
     let mut world = World { scheduler, ..World::new(config(), 100) };
     let long = prompt(1, 100);
-    for (passes_s, sleeps_s) in [(60, 0), (2, 3600), (60, 0)] {
-        ask(&mut world, &brief(long.clone(), 60));
-        assert_eq!(world.scheduler.next_pause(), Pause::For(secs(60)));
+    for (ttl_s, passes_s, sleeps_s) in [(60, 60, 0), (60, 2, 3600), (60, 60, 0), (7200, 60, 7200)] {
+        ask(&mut world, &brief(long.clone(), ttl_s));
+        assert_eq!(world.scheduler.next_pause(), Pause::For(secs(60)), "a wait may stand still");
         assert!(world.scheduler.prefixes.cached(&kept(&long)).ram >= 96);
         awake_s.fetch_add(passes_s, Ordering::Relaxed);
         asleep_s.fetch_add(sleeps_s, Ordering::Relaxed);
@@ -475,6 +475,37 @@ fn what_is_computed_because_the_disk_is_slow_is_not_said_to_be_evicted() {
     assert_eq!((report.cache, report.evicted), (Some(StopReason::RecomputeWasCheaper), None));
     assert_eq!((probe.known_tokens, Some(probe.stop)), (report.cached_tokens, report.cache));
     assert_eq!(probe.evicted, None);
+}
+
+/// The disk has the first four blocks of a prompt, and memory only two of them: where it remembers the eviction of those
+/// behind until the request comes, the prediction says so too.
+#[test]
+fn what_was_evicted_behind_a_stored_beginning_is_said_to_be_evicted() {
+    let explains = |seed: u64| {
+        let (disk, long) = (MemoryDisk::default(), prompt(seed, 320));
+        let mut world = disk.life(config(), 40, 0);
+        let owner_disk_bytes = Some(4 * config().block_bytes as u64);
+        let small = TenantPart { owner_disk_bytes, ..TenantPart::own(TenantId(0)) };
+        let other = TenantPart { salt: [1; 16], ..TenantPart::own(TenantId(1)) };
+        world.scheduler.set_tenants(&[small, other]);
+        ask(&mut world, &request(long.clone(), 1));
+        steps(&mut world, 20);
+        let large = request(prompt(seed + 100, 608), 1);
+        let client = world.submit(Request { tenant: TenantId(1), salt: [1; 16], ..large });
+        world.settle();
+        steps(&mut world, 20);
+        assert!(client.answer().is_some());
+        world.scheduler.prefixes.clear(Some([1; 16]));
+        let asked = request(long, 1);
+        let probe = world.scheduler.probe(&asked);
+        let report = ask(&mut world, &asked).report;
+        assert_eq!((probe.known_tokens, report.cached_tokens), (64, 64), "{report:?}");
+        assert!(probe.loaded[Level::Disk] > 0 && probe.loaded == report.loaded, "{report:?}");
+        let is_told = (Some(probe.stop), probe.evicted) == (report.cache, report.evicted);
+        is_told && probe.stop == StopReason::Evicted && probe.evicted.is_some()
+    };
+    let told = (0..6).filter(|&seed| explains(seed)).count();
+    assert!(told > 3, "{told} of 6");
 }
 
 /// Twenty blocks: eight are held until they are written, seven are being loaded, and a request needs nineteen.

@@ -183,6 +183,11 @@ impl Disk {
         }
     }
 
+    /// Whether a wall clock is followed.
+    pub(super) fn has_wall_clock(&self) -> bool {
+        self.wall.is_some()
+    }
+
     /// Seconds since 1970, by the monotonic clock since the wall clock was last followed.
     fn wall_s(&self, now: Duration) -> u64 {
         self.epoch_s.saturating_add(now.as_secs())
