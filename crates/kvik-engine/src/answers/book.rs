@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use kvik_cache::Token;
 
@@ -18,6 +18,8 @@ const PLACES_MAX: usize = 4096;
 const AT_PLACE_MAX: usize = 4;
 /// Bytes of a place beside its tokens.
 const PLACE_BYTES: usize = 160;
+/// How often answers are looked at that are to expire.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// The answers of all owners.
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ pub(super) struct AnswerBook {
     uses: u64,
     /// Owners whose answers are not written to disk.
     in_memory: HashSet<AnswerOwner>,
+    /// When to look for answers that have expired, if any will.
+    next_look: Option<Instant>,
 }
 
 /// The answers of one owner.
@@ -53,13 +57,32 @@ struct AtPlace {
 pub(super) struct AnswerLife {
     /// For ever, if there is none.
     ttl: Option<Duration>,
-    used_at: Instant,
+    used_at: Moment,
+}
+
+/// A moment by two clocks. As for blocks, the time counts in which the machine sleeps, which one of them does not see;
+/// and a clock that is set back takes no time away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment {
+    awake: Instant,
+    wall: SystemTime,
+}
+
+impl Moment {
+    pub(super) fn now() -> Moment {
+        Moment { awake: Instant::now(), wall: SystemTime::now() }
+    }
+
+    fn since(self, earlier: Moment) -> Duration {
+        let awake = self.awake.saturating_duration_since(earlier.awake);
+        awake.max(self.wall.duration_since(earlier.wall).unwrap_or_default())
+    }
 }
 
 impl AnswerLife {
     /// A use now, by a request with this time to live.
     pub(super) fn used_now(ttl: Option<Duration>) -> AnswerLife {
-        AnswerLife { ttl, used_at: Instant::now() }
+        AnswerLife { ttl, used_at: Moment::now() }
     }
 
     /// The life after one more use.
@@ -68,8 +91,8 @@ impl AnswerLife {
         AnswerLife { ttl, used_at: self.used_at.max(use_.used_at) }
     }
 
-    fn has_ended(self, now: Instant) -> bool {
-        self.ttl.is_some_and(|ttl| now.saturating_duration_since(self.used_at) >= ttl)
+    fn has_ended(self, now: Moment) -> bool {
+        self.ttl.is_some_and(|ttl| now.since(self.used_at) >= ttl)
     }
 }
 
@@ -92,7 +115,7 @@ impl AnswerBook {
             None => return,
             Some(LogNews::Added(answers)) => answers,
             Some(LogNews::Replaced(answers)) => {
-                self.drop_read();
+                self.drop_if(|at| at.is_read);
                 answers
             }
         };
@@ -137,7 +160,7 @@ impl AnswerBook {
 
     /// The answers behind these places, which are ascending, that have not expired. Changes nothing: whoever computes with
     /// them [uses](AnswerBook::use_at) them.
-    pub(super) fn at(&self, owner: &AnswerOwner, places: &[AnswerKey], now: Instant) -> Vec<Continuation> {
+    pub(super) fn at(&self, owner: &AnswerOwner, places: &[AnswerKey], now: Moment) -> Vec<Continuation> {
         let Some(owned) = self.owners.get(owner) else { return Vec::new() };
         let mut found = Vec::new();
         for place in places {
@@ -172,14 +195,29 @@ impl AnswerBook {
         }
     }
 
-    /// Drops what was read from a log that has been replaced.
-    fn drop_read(&mut self) {
+    /// When to call [`drop_ended`](AnswerBook::drop_ended); `None` while nothing is to expire.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        self.next_look
+    }
+
+    /// Drops the answers that have expired, if it is time to look for them.
+    pub(super) fn drop_ended(&mut self, now: Moment) {
+        if self.next_look.is_none_or(|look| now.awake < look) {
+            return;
+        }
+        self.drop_if(|at| at.life.has_ended(now));
+        let mut left = self.owners.values().flat_map(|owned| owned.places.values());
+        self.next_look = left.any(|at| at.life.ttl.is_some()).then(|| now.awake + LOOK_EVERY);
+    }
+
+    /// Drops the answers of these places.
+    fn drop_if(&mut self, is_surplus: impl Fn(&AtPlace) -> bool) {
         let places = |(owner, owned): (&AnswerOwner, &Owned)| {
-            let read = owned.places.iter().filter(|(_, at)| at.is_read);
-            read.map(|(place, _)| (*owner, *place)).collect::<Vec<_>>()
+            let surplus = owned.places.iter().filter(|(_, at)| is_surplus(at));
+            surplus.map(|(place, _)| (*owner, *place)).collect::<Vec<_>>()
         };
-        let read: Vec<_> = self.owners.iter().flat_map(places).collect();
-        read.iter().for_each(|(owner, place)| drop(self.take(owner, place)));
+        let surplus: Vec<_> = self.owners.iter().flat_map(places).collect();
+        surplus.iter().for_each(|(owner, place)| drop(self.take(owner, place)));
     }
 
     /// Sets the owners whose answers are not written to disk; returns whether one is new among them.
@@ -228,6 +266,9 @@ impl AnswerBook {
         owned.bytes += at.bytes();
         self.bytes += at.bytes();
         owned.by_use.insert(at.used, place);
+        if at.life.ttl.is_some() {
+            self.next_look.get_or_insert(at.life.used_at.awake + LOOK_EVERY);
+        }
         owned.places.insert(place, at);
     }
 
@@ -262,9 +303,18 @@ mod tests {
         AnswerLife::used_now(secs.map(Duration::from_secs))
     }
 
+    fn minutes(minutes: u64) -> Duration {
+        Duration::from_secs(60 * minutes)
+    }
+
+    /// So many minutes later, of which the machine was awake for some.
+    fn later(began: Moment, awake: u64, shown: u64) -> Moment {
+        Moment { awake: began.awake + minutes(awake), wall: began.wall + minutes(shown) }
+    }
+
     fn found(book: &AnswerBook, owner: u8, bytes: u32) -> Vec<Vec<Token>> {
         let places = [AnswerKey { bytes, hash: [7; 16] }];
-        let found = book.at(&[owner; 16], &places, Instant::now());
+        let found = book.at(&[owner; 16], &places, Moment::now());
         found.iter().map(|one| one.tokens.to_vec()).collect()
     }
 
@@ -317,10 +367,10 @@ mod tests {
 
     #[test]
     fn a_use_restarts_a_life_and_the_longest_one_counts() {
-        let (place, began) = (answer(1, 5, &[]).place, Instant::now());
+        let (place, began) = (answer(1, 5, &[]).place, Moment::now());
         let used = |minute: u64, ttl: Option<u64>| AnswerLife {
-            ttl: ttl.map(|minutes| Duration::from_secs(60 * minutes)),
-            used_at: began + Duration::from_secs(60 * minute),
+            ttl: ttl.map(minutes),
+            used_at: later(began, minute, minute),
         };
         for (uses, then, expect) in [
             (vec![], 59, true),
@@ -338,6 +388,26 @@ mod tests {
             }
             let found = !book.at(&[1; 16], &[place], used(then, None).used_at).is_empty();
             assert_eq!(found, expect, "minute {then}, {uses:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_expires_while_the_machine_sleeps_and_is_dropped() {
+        let (began, mut book) = (Moment::now(), AnswerBook::default());
+        let place = answer(1, 5, &[]).place;
+        book.add(&answer(1, 6, &[1]), AnswerLife { ttl: None, used_at: began });
+        assert_eq!(book.next_look(), None, "nothing is to expire");
+        book.add(&answer(1, 5, &[1]), AnswerLife { ttl: Some(minutes(60)), used_at: began });
+        for (awake, shown, expect) in [(1, 59, true), (1, 60, false), (59, 0, true), (60, 0, false)] {
+            let found = book.at(&[1; 16], &[place], later(began, awake, shown));
+            assert_eq!(found.len(), usize::from(expect), "{awake} minutes awake, {shown} by the clock");
+        }
+        for (awake, shown, lengths, next) in
+            [(0, 90, vec![5, 6], Some(1)), (1, 59, vec![5, 6], Some(2)), (2, 60, vec![6], None)]
+        {
+            book.drop_ended(later(began, awake, shown));
+            assert_eq!(book.lengths(&[1; 16]), lengths, "{awake} minutes awake, {shown} by the clock");
+            assert_eq!(book.next_look(), next.map(|awake| later(began, awake, 0).awake));
         }
     }
 

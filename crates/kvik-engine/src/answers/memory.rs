@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kvik_cache::Token;
 use kvik_text::stream::{TokenKind, Vocabulary};
 
-use super::book::{AnswerBook, AnswerLife};
+use super::book::{AnswerBook, AnswerLife, Moment};
 use super::bytes::TokenBytes;
 use super::splice::{Spliced, spliced};
 use crate::api::{AnswerKey, AnswerOwner, Request, Retokenised, Wants};
@@ -80,7 +80,7 @@ impl GeneratedAnswers {
         let own = TokenBytes::of(&request.prompt, &self.vocabulary);
         let lengths = locked(&self.known.book).lengths(&owner);
         let places = places(&own.bytes, &lengths, &key);
-        let continuations = locked(&self.known.book).at(&owner, &places, Instant::now());
+        let continuations = locked(&self.known.book).at(&owner, &places, Moment::now());
         let Spliced { tokens, changed } = spliced(&request.prompt, &own, &continuations, &self.vocabulary);
         let fits = tokens.len() <= self.context_tokens.max(request.prompt.len());
         let (tokens, changed) = if fits { (tokens, changed) } else { (request.prompt.clone(), 0) };
@@ -179,6 +179,16 @@ impl GeneratedAnswers {
             answers.retain(|answer| !owners.contains(&answer.owner));
             rewrite(log, &answers);
         }
+    }
+
+    /// When to call [`drop_ended`](GeneratedAnswers::drop_ended); `None` while nothing is to expire.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        locked(&self.known.book).next_look()
+    }
+
+    /// Drops the answers that have expired, if it is time to look for them.
+    pub(crate) fn drop_ended(&self) {
+        locked(&self.known.book).drop_ended(Moment::now());
     }
 
     /// Waits for at most `within` until what was remembered is in the log.

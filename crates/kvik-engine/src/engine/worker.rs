@@ -5,9 +5,9 @@
 //! sleeps until a command arrives.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use kvik_model::batch::Runner;
@@ -15,6 +15,7 @@ use kvik_model::pulse::{Phase, Pulse};
 
 use super::board::Board;
 use super::time_share::Rests;
+use crate::answers::GeneratedAnswers;
 use crate::api::{Event, KvEvent, RequestError};
 use crate::panics::contain;
 use crate::schedule::{Pause, RequestLimits, Scheduler, Submission};
@@ -85,6 +86,8 @@ pub(crate) struct Worker {
     /// When the clock was at zero.
     pub(crate) started: Instant,
     pub(crate) rests: Rests,
+    /// The answers that were generated, where they are remembered.
+    pub(crate) answers: Weak<GeneratedAnswers>,
     /// See [`KvListener`](crate::api::KvListener).
     pub(crate) kv_sink: Option<Box<dyn FnMut(Vec<KvEvent>) + Send>>,
     /// See [`Attached::before_step`](super::Attached::before_step).
@@ -113,6 +116,7 @@ impl Worker {
             self.publish();
             self.pulse.enter(Phase::Notify);
             self.scheduler.notify_finished();
+            self.answers.upgrade().iter().for_each(|answers| answers.drop_ended());
         }
         self.pulse.enter(Phase::Notify);
         if let Err(error) = contain(|| self.scheduler.spill_for_next_start()) {
@@ -150,7 +154,7 @@ impl Worker {
         self.pulse.enter(Phase::Receive);
         let mut pause = match (self.scheduler.next_pause(), self.rest()) {
             (Pause::None, Some(rest)) => Pause::For(rest),
-            (pause, _) => pause,
+            (pause, _) => self.until_answers_expire(pause),
         };
         let mut spent = Duration::ZERO;
         while spent < COMMANDS_TIME || self.scheduler.next_pause() == Pause::Forever {
@@ -168,6 +172,17 @@ impl Worker {
         let expired = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let finished = self.deadline.is_some() && self.scheduler.is_idle();
         if expired || finished { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// A pause that ends in time to drop the answers that have expired.
+    fn until_answers_expire(&self, pause: Pause) -> Pause {
+        let look = self.answers.upgrade().and_then(|answers| answers.next_look());
+        let left = look.map(|look| look.saturating_duration_since(Instant::now()));
+        match (pause, left) {
+            (Pause::For(time), Some(left)) => Pause::For(time.min(left)),
+            (Pause::Forever, Some(left)) => Pause::For(left),
+            (pause, _) => pause,
+        }
     }
 
     fn next_command(&mut self, pause: Pause) -> Result<Command, RecvTimeoutError> {

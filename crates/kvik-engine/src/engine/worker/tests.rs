@@ -96,6 +96,7 @@ fn worker_by(clock: Clock, runner: ConstantRunner, commands: Receiver<Command>) 
         deadline: None,
         started: Instant::now(),
         rests: Rests::new(TimeShare::WHOLE),
+        answers: Weak::new(),
         kv_sink: None,
         before_step: None,
     }
