@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use kvik_cache::Token;
 
-use super::directory::{Missing, is_no_file, open_private, replace_file};
+use super::directory::{
+    Directory, Missing, is_no_file, open_private, remove_file, replace_file, replacement,
+};
 use super::system::{is_at, make_private_directories, read_exact_at, write_all_at};
 use crate::api::{AnswerKey, AnswerOwner};
 
@@ -115,7 +117,7 @@ impl AnswerLog {
         self.writes = self.file.as_ref().is_some_and(is_locked);
         if self.writes {
             // What a process has left that ended while it replaced the file.
-            let _ = fs::remove_file(beside(&self.path));
+            let _ = remove_file(&replacement(&self.path));
         }
     }
 
@@ -182,6 +184,7 @@ impl AnswerLog {
             Ok((file, known)) => (self.file, self.known) = (Some(file), known),
             Err(error) => {
                 tracing::warn!("the answers beside the disk cache are forgotten: {error}");
+                let _ = remove_file(&replacement(&self.path));
                 self.known = 0;
                 self.file.as_ref().map_or(Ok(()), |file| file.set_len(0))?;
             }
@@ -203,7 +206,9 @@ pub(crate) fn owner_of(salt: [u8; 16]) -> AnswerOwner {
 /// If the file cannot be opened or changed.
 pub(super) fn erase_answers(path: &Path, owner: Option<&AnswerOwner>) -> io::Result<bool> {
     let file = match open_private(path, Missing::Fail) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound || is_no_file(path) => return Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound || is_no_file(path) => {
+            return remove_left(path).map(|()| true);
+        }
         opened => opened?,
     };
     match file.try_lock() {
@@ -212,7 +217,7 @@ pub(super) fn erase_answers(path: &Path, owner: Option<&AnswerOwner>) -> io::Res
         Err(TryLockError::Error(error)) => return Err(error),
     }
     // It has no owner once this one is locked.
-    let _ = fs::remove_file(beside(path));
+    remove_left(path)?;
     let mut found = [0; HEADER_BYTES];
     let vocabulary = read_exact_at(&file, &mut found, 0).ok().map(|()| vocabulary_of(&found));
     let (Some(owner), Some(vocabulary)) = (owner, vocabulary) else {
@@ -224,11 +229,32 @@ pub(super) fn erase_answers(path: &Path, owner: Option<&AnswerOwner>) -> io::Res
     log.rewrite(&answers).map(|()| true)
 }
 
+/// Removes the copies of logs under `root` that are gone: nobody opens such a log any more, which would remove what a
+/// process has left that was killed while it replaced it.
+pub(super) fn remove_orphans(root: &Path) {
+    let paths = Directory::every_answers(root).unwrap_or_default();
+    for path in paths.iter().filter(|path| fs::symlink_metadata(path).is_err()) {
+        if let Err(error) = remove_left(path) {
+            tracing::debug!("disk cache: {} is not removed: {error}", replacement(path).display());
+        }
+    }
+}
+
+/// Removes the copy of a log that a process has left which was killed while it replaced the log.
+fn remove_left(path: &Path) -> io::Result<()> {
+    let left = replacement(path);
+    match remove_file(&left) {
+        // A folder holds no answers.
+        Err(_) if is_no_file(&left) => Ok(()),
+        removed => removed,
+    }
+}
+
 /// Writes a file with these answers beside the path and moves it there, locked.
 fn replaced(path: &Path, vocabulary: &[u8; 32], answers: &[LoggedAnswer]) -> io::Result<(File, u64)> {
     let mut bytes = header(vocabulary).to_vec();
     answers.iter().for_each(|answer| bytes.extend(record(answer)));
-    let beside = beside(path);
+    let beside = replacement(path);
     let file = replace_file(&beside)?;
     file.try_lock()?;
     write_all_at(&file, &bytes, 0)?;
@@ -236,11 +262,6 @@ fn replaced(path: &Path, vocabulary: &[u8; 32], answers: &[LoggedAnswer]) -> io:
     file.sync_all()?;
     fs::rename(&beside, path)?;
     Ok((file, bytes.len() as u64))
-}
-
-/// Where a file is written that replaces the one at `path`.
-fn beside(path: &Path) -> PathBuf {
-    path.with_extension("answers-new")
 }
 
 fn bytes_of(file: &File) -> u64 {
@@ -397,6 +418,19 @@ mod tests {
         assert!(erase_answers(&path, None).unwrap());
         fs::create_dir(&path).unwrap();
         assert!(erase_answers(&path, None).unwrap(), "a folder is no log");
+    }
+
+    /// Nobody opens a log again whose store was removed.
+    #[test]
+    fn what_a_killed_process_has_left_of_a_log_that_is_gone_is_erased_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = log(dir.path()).path;
+        let (left, erase) = (replacement(&path), || erase_answers(&path, Some(&[1; 16])).unwrap());
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        fs::write(&left, "answers").unwrap();
+        assert!(erase() && !left.exists());
+        fs::create_dir(&left).unwrap();
+        assert!(erase() && left.exists(), "a folder holds no answers");
     }
 
     #[test]

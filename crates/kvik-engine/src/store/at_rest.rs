@@ -36,7 +36,8 @@ pub struct AtRest {
     pub bytes: u64,
 }
 
-/// Erases blocks in all stores of a directory that are not open: `pick` chooses them from the blocks of each store.
+/// Erases blocks in all stores of a directory that are not open: `pick` chooses them from the blocks of each store. What is
+/// left of blocks that were never written to their end is erased as well: nobody knows whose they are.
 ///
 /// # Errors
 /// The first failure to open, read or change a file, after the other stores have been handled: blocks may be left. Files that
@@ -46,7 +47,7 @@ pub fn erase_at_rest(
     mut pick: impl FnMut(Vec<(SlotId, Record)>) -> Picked,
 ) -> Result<AtRest, StoreError> {
     let (mut erased, mut all_handled) = (AtRest::default(), Ok(()));
-    for directory in stores(dir)? {
+    for directory in Directory::every(dir).map_err(StoreError::io(dir))? {
         let handled = directory.lock().and_then(|locked| match locked {
             Locked::Here(lock) => erase_in(&directory, &lock, &mut pick, &mut erased),
             Locked::Elsewhere(_) => {
@@ -66,15 +67,11 @@ pub fn erase_at_rest(
 /// The first failure to open or change a file, after the others have been handled.
 pub fn erase_answers_at_rest(dir: &Path, salt: Option<[u8; 16]>) -> Result<(), StoreError> {
     let (owner, mut all_erased) = (salt.map(owner_of), Ok(()));
-    for path in stores(dir)?.iter().map(Directory::answers) {
+    for path in Directory::every_answers(dir).map_err(StoreError::io(dir))? {
         let erased = erase_answers(&path, owner.as_ref()).map_err(StoreError::io(&path));
         all_erased = all_erased.and(erased.map(|_| ()));
     }
     all_erased
-}
-
-fn stores(dir: &Path) -> Result<Vec<Directory>, StoreError> {
-    Directory::every(dir).map_err(StoreError::io(dir))
 }
 
 fn erase_in(
@@ -85,14 +82,17 @@ fn erase_in(
 ) -> Result<(), StoreError> {
     let Some(slab) = slab(directory)? else { return Ok(()) };
     erased.stores += 1;
-    let mut records = Vec::new();
-    let all_read = scan(&slab.headers, slab.location(SlotId(0)), 0..u32::MAX, |slot, header| {
-        if let Header::Block { record, .. } = header {
-            records.push((slot, record));
-        }
+    let (mut records, mut partial) = (Vec::new(), Vec::new());
+    let all_read = scan(&slab.headers, slab.location(SlotId(0)), 0..u32::MAX, |slot, header| match header {
+        Header::Block { record, .. } => records.push((slot, record)),
+        Header::Writing => partial.push(slot),
+        Header::Vacant | Header::Nothing => {}
     });
     let all_read = all_read.map_err(StoreError::io(&directory.headers()));
+    let remove =
+        |slot| slab.remove(slot, Removal::Erasure).map(drop).map_err(StoreError::io(&directory.payloads()));
     let (count, before) = (records.len(), directory.bytes());
+    partial.into_iter().try_for_each(&remove)?;
     match pick(records) {
         // What could not be read was not picked.
         Picked::All if all_read.is_err() => {}
@@ -103,8 +103,7 @@ fn erase_in(
         }
         Picked::Slots(slots) => {
             for slot in slots {
-                let removed = slab.remove(slot, Removal::Erasure);
-                removed.map_err(StoreError::io(&directory.payloads()))?;
+                remove(slot)?;
                 erased.blocks += 1;
             }
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/3f9a…e1.lock         locked by the process that writes 3f9a…e1, whose id it holds; its mtime is the last opening
 //! DIR/3f9a…e1.answers      answers as they were generated (`answer_log`)
+//! DIR/3f9a…e1.answers-new  what is about to replace them, or was when a process was killed
 //! DIR/3f9a…e1.written      bytes written to it (`wear`)
 //! DIR/3f9a…e1/headers      superblock, then one header per slot
 //! DIR/3f9a…e1/payloads     one payload per slot
@@ -11,6 +12,7 @@
 //! The lock file lies next to the directory, so that the directory can be removed while it is held.
 //! Symbolic links are never followed, and only plain files are read or written.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -66,24 +68,28 @@ impl Directory {
     /// # Errors
     /// If it cannot be read.
     pub(super) fn every(root: &Path) -> io::Result<Vec<Directory>> {
-        let entries = match fs::read_dir(root) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
+        Ok(entries(root)?.iter().filter_map(|entry| Directory::at(root, entry)).collect())
+    }
+
+    /// Paths of the answers of every store of which there is any file under `root`: those of a store may be all that is
+    /// left of it.
+    ///
+    /// # Errors
+    /// If `root` cannot be read.
+    pub(super) fn every_answers(root: &Path) -> io::Result<BTreeSet<PathBuf>> {
+        let name = |entry: fs::DirEntry| {
+            let without_extension = PathBuf::from(entry.file_name()).with_extension("");
+            without_extension.into_os_string().into_string().ok().filter(|name| is_name(name))
         };
-        let mut stores = Vec::new();
-        for entry in entries {
-            stores.extend(Directory::at(root, &entry?));
-        }
-        Ok(stores)
+        let names = entries(root)?.into_iter().filter_map(name);
+        Ok(names.map(|name| Directory { root: root.to_owned(), name }.answers()).collect())
     }
 
     /// The store of this entry of `root`, if it is one.
     fn at(root: &Path, entry: &fs::DirEntry) -> Option<Directory> {
-        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         entry.file_type().ok().filter(fs::FileType::is_dir)?;
-        let name = entry.file_name().into_string().ok()?;
-        let ours = name.len() == NAME_DIGITS && name.bytes().all(is_digit);
-        ours.then(|| Directory { root: root.to_owned(), name })
+        let name = entry.file_name().into_string().ok().filter(|name| is_name(name))?;
+        Some(Directory { root: root.to_owned(), name })
     }
 
     /// Its name, the digits of the fingerprint.
@@ -158,7 +164,13 @@ impl Directory {
 
     /// Allocated bytes of disk; the files are sparse.
     pub(super) fn bytes(&self) -> u64 {
-        [self.headers(), self.payloads(), self.answers()].iter().map(|path| allocated_bytes(path)).sum()
+        self.files().iter().map(|path| allocated_bytes(path)).sum()
+    }
+
+    /// What goes with the store: all of its files but those that outlive it.
+    fn files(&self) -> [PathBuf; 4] {
+        let answers = self.answers();
+        [self.headers(), self.payloads(), replacement(&answers), answers]
     }
 
     /// Removes its files unless it is in use; returns whether it did. The lock file stays: other processes may wait for
@@ -172,11 +184,15 @@ impl Directory {
 
     /// Removes its files, whose lock is held.
     pub(super) fn remove_files(&self, _: &Lock) -> Result<(), StoreError> {
-        for path in [self.headers(), self.payloads(), self.answers()] {
+        for path in self.files() {
             remove_file(&path).map_err(StoreError::io(&path))?;
         }
         let path = self.root.join(&self.name);
-        fs::remove_dir(&path).map_err(StoreError::io(&path))
+        match fs::remove_dir(&path) {
+            // Something else was put there, and stays.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => removed.map_err(StoreError::io(&path)),
+        }
     }
 
     /// File of the bytes that were written.
@@ -237,6 +253,11 @@ pub(super) fn is_no_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| !found.is_file())
 }
 
+/// Where a file is written that replaces the answers at `path`.
+pub(super) fn replacement(path: &Path) -> PathBuf {
+    path.with_extension("answers-new")
+}
+
 /// Creates an empty file, replacing whatever file or link has its path.
 pub(super) fn replace_file(path: &Path) -> io::Result<File> {
     remove_file(path)?;
@@ -244,9 +265,24 @@ pub(super) fn replace_file(path: &Path) -> io::Result<File> {
     private().create_new(true).open(path)
 }
 
-fn remove_file(path: &Path) -> io::Result<()> {
+/// Removes a file that may not exist.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// The entries of a directory that may not exist.
+fn entries(root: &Path) -> io::Result<Vec<fs::DirEntry>> {
+    match fs::read_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.collect(),
+    }
+}
+
+/// Whether a store may have this name.
+fn is_name(name: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    name.len() == NAME_DIGITS && name.bytes().all(is_digit)
 }

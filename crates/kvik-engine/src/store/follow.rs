@@ -20,7 +20,7 @@ use super::directory::{Directory, Lock, Locked};
 use super::format::Header;
 use super::log::{self, News, Noted};
 use super::neighbours::DiskBudget;
-use super::recover::{Geometry, Recovered, open, open_existing, read_records, scan};
+use super::recover::{Geometry, Recovered, TakenSlots, open, open_existing, read_records, scan};
 use super::slab::Slab;
 use super::threads::{Change, Shared, Writer};
 use super::{ChangedSlot, Completed, StoreError};
@@ -91,7 +91,7 @@ impl Follower {
             self.look();
             match self.shared.directory.lock() {
                 Ok(Locked::Here(lock)) => match self.take_over() {
-                    Ok(written) => return Some(self.into_writer(lock, written)),
+                    Ok(taken) => return Some(self.into_writer(lock, taken)),
                     // The next look tries again.
                     Err(error) => tracing::debug!("disk cache: not taken over: {error}"),
                 },
@@ -160,10 +160,9 @@ impl Follower {
         self.unscanned = (end < self.geometry.slots).then_some(end);
     }
 
-    /// Opens the files to write them, and tells the engine of all that is in them. Returns for each slot whether it was
-    /// written before.
-    fn take_over(&mut self) -> Result<Vec<bool>, StoreError> {
-        let Recovered { slab, records, written, notes } = open(&self.shared.directory, &self.geometry)?;
+    /// Opens the files to write them, and tells the engine of all that is in them. Returns what the slots take on disk.
+    fn take_over(&mut self) -> Result<TakenSlots, StoreError> {
+        let Recovered { slab, records, taken, notes } = open(&self.shared.directory, &self.geometry)?;
         notes.iter().for_each(|note| tracing::info!("{note}"));
         let mut found = vec![None; self.geometry.slots as usize];
         records.into_iter().for_each(|(slot, record)| found[slot.index()] = Some(record));
@@ -174,13 +173,16 @@ impl Follower {
             "disk cache: the process that wrote {} has ended; this one writes it now",
             self.shared.directory.name()
         );
-        self.shared.complete(Completed::TookOver);
-        Ok(written)
+        Ok(taken)
     }
 
-    fn into_writer(self, lock: Lock, written: Vec<bool>) -> Writer {
-        let budget = DiskBudget::new(self.shared.directory.clone(), self.bytes_max);
-        Writer::new((self.shared, self.changes), self.geometry, (lock, budget), written)
+    fn into_writer(self, lock: Lock, taken: TakenSlots) -> Writer {
+        let shared = self.shared;
+        let budget = DiskBudget::new(shared.directory.clone(), self.bytes_max);
+        let writer = Writer::new((Arc::clone(&shared), self.changes), self.geometry, (lock, budget), taken);
+        // Only now: a deletion waits for what the writer is yet to remove.
+        shared.complete(Completed::TookOver);
+        writer
     }
 
     /// Tells the engine of all slots that hold or held a block, or only of those that have changed.

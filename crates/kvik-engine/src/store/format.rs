@@ -28,8 +28,10 @@ pub(super) const USE_BYTES: usize = HEADER_BYTES - USE_OFFSET;
 pub(super) const PAYLOAD_ALIGN: u64 = 4096;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"kvikslab");
-/// A header whose slot was written before and holds no block now.
+/// A header whose slot was written before and holds nothing of a block now.
 const VACANT: u32 = u32::from_le_bytes(*b"free");
+/// A header whose slot a block is being written to.
+const WRITING: u32 = u32::from_le_bytes(*b"writ");
 /// A header whose slot holds a block.
 const BLOCK: u32 = u32::from_le_bytes(*b"blok");
 const PINNED: u8 = 1;
@@ -133,8 +135,10 @@ impl RawSuperblock {
 pub(super) enum Header {
     /// Never written, or damaged: the state of the slot is unknown.
     Nothing,
-    /// Written before, holds no block now.
+    /// Written before, holds nothing of a block now.
     Vacant,
+    /// Holds a part of a block, which is being written: or was, when a process was killed or the disk failed.
+    Writing,
     /// A block.
     Block {
         /// Its metadata.
@@ -205,6 +209,7 @@ impl Header {
         let raw = match self {
             Header::Nothing => RawHeader::zeroed(),
             Header::Vacant => RawHeader { state: VACANT, ..RawHeader::zeroed() },
+            Header::Writing => RawHeader { state: WRITING, ..RawHeader::zeroed() },
             Header::Block { record, checksum } => RawHeader::block(record, *checksum, location),
         };
         bytemuck::cast(raw)
@@ -215,6 +220,7 @@ impl Header {
         let raw: RawHeader = bytemuck::pod_read_unaligned(bytes);
         match raw.state {
             VACANT => Header::Vacant,
+            WRITING => Header::Writing,
             BLOCK => raw
                 .record(location)
                 .map_or(Header::Nothing, |record| Header::Block { record, checksum: raw.payload_checksum }),
@@ -371,7 +377,10 @@ mod tests {
             "673615702db2333c621e39b336266900b83958e05d65b275427967a141df3cca"
         );
         assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
-        assert_eq!(Header::decode(&header.encode(location), location), header);
+        for header in [header, Header::Vacant, Header::Writing, Header::Nothing] {
+            assert_eq!(Header::decode(&header.encode(location), location), header);
+        }
+        assert_eq!(Header::Writing.encode(location)[..4], *b"writ");
     }
 
     fn header() -> Header {

@@ -63,7 +63,7 @@ use crate::stats::DiskRole;
 use directory::{Directory, Lock, Locked};
 use follow::{Follower, Looked};
 use neighbours::{DiskBudget, store_bytes};
-use recover::{Geometry, Recovered};
+use recover::{Geometry, Recovered, TakenSlots};
 use slab::{Removal, slot_bytes};
 use threads::{Change, ReadRequest, Shared, Writer};
 
@@ -220,8 +220,8 @@ impl Store {
         let directory = Directory::new(&config.dir, &geometry.fingerprint);
         let (slab, records, notes, begun) = match directory.lock()? {
             Locked::Here(lock) => {
-                let Recovered { slab, records, written, notes } = recover::open(&directory, &geometry)?;
-                (Some(slab), records, notes, Begun::Writing(lock, written))
+                let Recovered { slab, records, taken, notes } = recover::open(&directory, &geometry)?;
+                (Some(slab), records, notes, Begun::Writing(lock, taken))
             }
             Locked::Elsewhere(pid) => {
                 let Looked { slab, records, seen } = follow::look(&directory, &geometry);
@@ -229,14 +229,15 @@ impl Store {
             }
         };
         let related = neighbours::content_keys(&directory, &config.model);
+        answer_log::remove_orphans(&config.dir);
         let (sender, completed) = channel();
         let shared = Arc::new(Shared::new(directory, slab, sender, Box::new(wake)));
         let (changes, changes_waiting) = channel();
         let ends = (Arc::clone(&shared), changes_waiting);
         let (writes, role) = match begun {
-            Begun::Writing(lock, written) => {
+            Begun::Writing(lock, taken) => {
                 let budget = DiskBudget::new(shared.directory.clone(), config.bytes_max);
-                (true, Role::Writes(Box::new(Writer::new(ends, geometry, (lock, budget), written))))
+                (true, Role::Writes(Box::new(Writer::new(ends, geometry, (lock, budget), taken))))
             }
             Begun::Reading { pid, seen } => {
                 let layout = (geometry, config.bytes_max);
@@ -375,8 +376,8 @@ impl BlockStore for Store {
 
 /// How a store begins.
 enum Begun {
-    /// It holds the lock. For each slot, whether it was written before.
-    Writing(Lock, Vec<bool>),
+    /// It holds the lock.
+    Writing(Lock, TakenSlots),
     /// Another one holds the lock: this process, if it is known. Changes up to number `seen` are known.
     Reading { pid: Option<u32>, seen: u64 },
 }

@@ -46,10 +46,26 @@ pub(super) struct Recovered {
     pub(super) slab: Slab,
     /// Blocks with intact headers, by slot, each identity once.
     pub(super) records: Vec<(SlotId, Record)>,
-    /// By slot: whether its bytes may be allocated on disk.
-    pub(super) written: Vec<bool>,
+    /// What the slots take on disk.
+    pub(super) taken: TakenSlots,
     /// Messages for the operator.
     pub(super) notes: Vec<String>,
+}
+
+/// What the slots of a store take on disk.
+#[derive(Debug)]
+pub(super) struct TakenSlots {
+    /// By slot: whether its bytes may be allocated on disk.
+    pub(super) written: Vec<bool>,
+    /// Slots without a block that have bytes of one: it was being written when a process was killed, or is the block of
+    /// another slot too. No deletion would find these bytes.
+    pub(super) stale: Vec<SlotId>,
+}
+
+impl TakenSlots {
+    fn nothing(geometry: &Geometry) -> TakenSlots {
+        TakenSlots { written: vec![false; geometry.slots as usize], stale: Vec::new() }
+    }
 }
 
 /// Opens the files in `directory`, or creates them. The caller holds the lock.
@@ -70,9 +86,9 @@ pub(super) fn open(directory: &Directory, geometry: &Geometry) -> Result<Recover
         Err(Unusable::Replaceable(reason)) => {
             let notes =
                 reason.map(|reason| format!("disk cache {}: {reason}; starting empty", directory.name()));
-            let written = vec![false; geometry.slots as usize];
             let slab = create(directory, geometry)?;
-            Ok(Recovered { slab, records: Vec::new(), written, notes: notes.into_iter().collect() })
+            let (records, taken) = (Vec::new(), TakenSlots::nothing(geometry));
+            Ok(Recovered { slab, records, taken, notes: notes.into_iter().collect() })
         }
     }
 }
@@ -147,19 +163,18 @@ fn create(directory: &Directory, geometry: &Geometry) -> Result<Slab, StoreError
 /// Reads all headers.
 pub(super) fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
     let mut records = Vec::new();
-    let mut written = vec![false; geometry.slots as usize];
+    let mut taken = TakenSlots::nothing(geometry);
     let mut known = FxHashSet::default();
     // What cannot be read is a miss.
     let _ = scan(&slab.headers, slab.location(SlotId(0)), 0..geometry.slots, |slot, header| {
-        written[slot.index()] = header != Header::Nothing;
-        // A second slot with the same block counts as vacant.
-        if let Header::Block { record, .. } = header
-            && known.insert(record.identity)
-        {
-            records.push((slot, record));
+        taken.written[slot.index()] = header != Header::Nothing;
+        match header {
+            Header::Block { record, .. } if known.insert(record.identity) => records.push((slot, record)),
+            Header::Block { .. } | Header::Writing => taken.stale.push(slot),
+            Header::Vacant | Header::Nothing => {}
         }
     });
-    Recovered { slab, records, written, notes: Vec::new() }
+    Recovered { slab, records, taken, notes: Vec::new() }
 }
 
 /// Reads the headers of these slots in order, as far as there are any; `file` says where they lie. Skips headers that

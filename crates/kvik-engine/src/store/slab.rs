@@ -1,6 +1,6 @@
 //! The two files of one store: headers and payloads of its slots, written and read in place.
 //!
-//! A slot is written in three phases: a vacant header, the payload, the block's header. Nothing is
+//! A slot is written in three phases: a header that says so, the payload, the block's header. Nothing is
 //! flushed: after a kill the system still has every completed write; after a power loss any part of
 //! it may be missing, and a torn record fails its checksum and is a miss.
 //! The caller ensures that a slot is not read while it is written; another process may read it, and then finds that the
@@ -61,7 +61,7 @@ impl Slab {
         Slab { headers, payloads, creation, payload_bytes, log, punch: punch_hole }
     }
 
-    /// Writes a block. After a failure the slot holds none.
+    /// Writes a block. After a failure the slot holds none, or a part of one.
     pub(super) fn write(&self, slot: SlotId, record: &Record, payload: &[u8]) -> io::Result<()> {
         debug_assert_eq!(payload.len() as u64, self.payload_bytes);
         debug_assert_eq!(record.parent.child(record.tokens.as_slice()), record.identity);
@@ -71,7 +71,7 @@ impl Slab {
     }
 
     fn write_phases(&self, slot: SlotId, record: &Record, payload: &[u8]) -> io::Result<()> {
-        self.vacate(slot)?;
+        self.begin(slot)?;
         write_all_at(&self.payloads, payload, self.payload_offset(slot))?;
         let mut sum = PayloadChecksum::new(&record.identity);
         sum.update(payload);
@@ -98,9 +98,9 @@ impl Slab {
         if sum.finish() == expected { Ok(()) } else { Err(IoFault::Corrupt) }
     }
 
-    /// Marks a slot as holding no block.
-    pub(super) fn vacate(&self, slot: SlotId) -> io::Result<()> {
-        self.write_header(slot, Header::Vacant)
+    /// Marks a slot as holding a part of a block: if nothing else is written to it, it is to be removed.
+    pub(super) fn begin(&self, slot: SlotId) -> io::Result<()> {
+        self.write_header(slot, Header::Writing)
     }
 
     /// Removes the slot's block and deallocates its bytes; returns whether they were deallocated, as they are where files
@@ -118,7 +118,7 @@ impl Slab {
             write_all_at(&self.headers, &[0; HEADER_BYTES], header_offset(slot))?;
         } else {
             self.zero_payload(slot)?;
-            self.vacate(slot)?;
+            self.write_header(slot, Header::Vacant)?;
         }
         Ok(is_given_back)
     }

@@ -18,7 +18,7 @@ use super::buffers::Buffer;
 use super::directory::{Directory, Lock, Locked};
 use super::neighbours::{DiskBudget, store_bytes};
 use super::pins::Pins;
-use super::recover::{Geometry, open};
+use super::recover::{Geometry, Recovered, TakenSlots, open};
 use super::retries::Retries;
 use super::slab::{Removal, Slab, fault, slot_bytes};
 use super::wear::{WearFile, wear};
@@ -173,6 +173,8 @@ pub(super) struct Writer {
     written: Vec<bool>,
     /// Number of `true` values in `written`.
     written_count: u32,
+    /// Slots without a block whose bytes are to be removed before anything is written.
+    stale: Vec<SlotId>,
     /// Slots whose last write failed: a block that is still there is an older one, to which header changes do not
     /// apply.
     outdated: BTreeSet<SlotId>,
@@ -190,10 +192,12 @@ impl Writer {
         (shared, changes): (Arc<Shared>, Receiver<Change>),
         geometry: Geometry,
         (lock, budget): (Lock, DiskBudget),
-        written: Vec<bool>,
+        TakenSlots { written, stale }: TakenSlots,
     ) -> Writer {
         let wear = WearFile::open(&shared.directory);
         shared.set_wear(wear.all());
+        // A deletion waits for them: they may be what it deletes.
+        shared.removing(Removal::Erasure).fetch_add(stale.len(), Ordering::AcqRel);
         Writer {
             shared,
             changes,
@@ -202,6 +206,7 @@ impl Writer {
             budget,
             written_count: count(&written),
             written,
+            stale,
             outdated: BTreeSet::new(),
             retries: Retries::default(),
             backoff: Backoff::default(),
@@ -212,6 +217,7 @@ impl Writer {
 
     /// Writes until the store is dropped and the queue is empty, or the dropped store no longer waits.
     pub(super) fn write_all(mut self) {
+        self.remove_stale();
         while let Some(change) = self.next() {
             if self.shared.abandoned.load(Ordering::Relaxed) {
                 break;
@@ -241,6 +247,27 @@ impl Writer {
                 Some(None)
             }
         }
+    }
+
+    fn remove_stale(&mut self) {
+        for slot in std::mem::take(&mut self.stale) {
+            if self.shared.abandoned.load(Ordering::Relaxed) {
+                break;
+            }
+            if let Err(error) = self.remove(slot, Removal::Erasure) {
+                tracing::warn!("disk cache: slot {} keeps a part of a block for now: {error}", slot.0);
+            }
+        }
+    }
+
+    /// Removes what a slot without a block has of one, as soon as failed removals are tried again; unless a block is
+    /// written there before.
+    fn remove_later(&mut self, slot: SlotId) {
+        self.shared.removing(Removal::Erasure).fetch_add(1, Ordering::AcqRel);
+        if let Some(before) = self.retries.take(slot) {
+            self.shared.removed(before);
+        }
+        self.retries.add(slot, Removal::Erasure, Instant::now());
     }
 
     fn remove_again(&mut self) {
@@ -350,7 +377,12 @@ impl Writer {
             self.seen = now;
         }
         self.reserve_bytes(slot)?;
-        self.slab().write(slot, record, payload)?;
+        let written = self.slab().write(slot, record, payload);
+        if written.is_err() {
+            // No deletion would find what was written of it.
+            self.remove_later(slot);
+        }
+        written?;
         self.count_written();
         if let Some(why) = self.retries.take(slot) {
             // The write has replaced the block that could not be removed.
@@ -368,11 +400,12 @@ impl Writer {
         } else if self.slab().is_at(directory) {
             return Ok(());
         }
-        let opened = open(directory, &self.geometry)?;
+        let Recovered { slab, taken, .. } = open(directory, &self.geometry)?;
         tracing::warn!("disk cache: the files of {} were removed and are created again", directory.name());
-        self.written_count = count(&opened.written);
-        self.written = opened.written;
-        self.shared.set_slab(Some(Arc::new(opened.slab)));
+        self.shared.set_slab(Some(Arc::new(slab)));
+        self.written_count = count(&taken.written);
+        self.written = taken.written;
+        taken.stale.into_iter().for_each(|slot| self.remove_later(slot));
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::fake::*;
 use kvik_cache::tier::{Level, Record, SlotId, Tier, Use};
-use kvik_cache::{Identity, StopReason, Token};
+use kvik_cache::{Identity, Lifetime, StopReason, Token};
 use kvik_engine::api::Request;
 use kvik_engine::schedule::disk::{DiskSetup, DiskWrites, WallClock};
 use kvik_engine::schedule::{Clock, RequestLimits, Scheduler};
@@ -73,6 +73,18 @@ pub(crate) fn machine_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }
 
+fn store_config(dir: &Path) -> StoreConfig {
+    let config = config();
+    StoreConfig {
+        dir: dir.to_owned(),
+        bytes_max: 16 << 20,
+        model: config.model_digest,
+        kv_format: config.kv_format,
+        payload_bytes: BLOCK_BYTES,
+        buffers: 256,
+    }
+}
+
 fn life_of(
     dir: &Path,
     warm_blocks: usize,
@@ -85,14 +97,7 @@ fn life_of(
     let (config, blocks) = (config(), 400);
     let limits = RequestLimits::new(&config, blocks, VOCAB);
     let runner = FakeRunner::new(blocks, config.batch_rows_max());
-    let store = StoreConfig {
-        dir: dir.to_owned(),
-        bytes_max: 16 << 20,
-        model: config.model_digest,
-        kv_format: config.kv_format.clone(),
-        payload_bytes: BLOCK_BYTES,
-        buffers: 256,
-    };
+    let store = store_config(dir);
     let mut scheduler = Scheduler::new(config, cache_config(blocks), Arc::new(vocabulary()), clock).unwrap();
     let Opened { store, slots, records, related, .. } = Store::open(&store, || {}).unwrap();
     let (tier, surplus) = Tier::with(slots, records);
@@ -231,6 +236,23 @@ fn the_start_does_not_load_prompts_that_are_not_worth_loading() {
     settle(&mut world);
     let report = ask(&mut world, &prompt).report;
     assert_eq!(report.loaded[Level::Disk], 199, "one use ten days ago: it is loaded on request only");
+}
+
+/// A clock that was years ahead would have kept a prompt with a time to live for as long.
+#[test]
+fn what_a_clock_far_ahead_has_written_expires_after_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let lifetime = Lifetime { ttl: Some(Duration::from_secs(60)), ..Lifetime::default() };
+    let brief = Request { lifetime, ..request(prompt(1, 100), 3) };
+    ask(&mut life_at(dir.path(), 0, EPOCH_S + 400 * 24 * 3600), &brief);
+    let ends = |start_s: u64| {
+        let tier = DiskSetup::open(&store_config(dir.path()), 0, start_s).unwrap().setup.tier;
+        tier.used().map(|(_, record)| record.use_.expires_s).collect::<Vec<u64>>()
+    };
+    let first = ends(EPOCH_S);
+    assert!(first.len() >= 6, "{first:?}");
+    assert!(first.iter().all(|end_s| (60..=62).contains(&end_s.abs_diff(EPOCH_S))), "{first:?}");
+    assert_eq!(ends(EPOCH_S + 30), first, "it is corrected once");
 }
 
 #[test]

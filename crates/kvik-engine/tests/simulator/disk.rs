@@ -1,7 +1,7 @@
 //! A disk in memory: slow, full, with torn, corrupt and lost writes, and killed at any instant.
 //!
 //! [`Platter`] is the medium, which outlives the process; [`Drive`] is the [`BlockStore`] of one process. A
-//! write has the phases of `docs/format.md`: vacate the header, write the payload, write the header. A kill
+//! write has the phases of `docs/format.md`: mark the header, write the payload, write the header. A kill
 //! between them leaves the completed phases. Reads check identity and bytes, as the store's checksums do, so
 //! damage is `Corrupt` and never a wrong block.
 

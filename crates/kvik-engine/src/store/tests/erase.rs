@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::store::directory::Directory;
+use crate::store::directory::{Directory, replacement};
 use crate::store::recover::open_files;
 use crate::store::slab::{Slab, slot_bytes};
-use crate::store::{AtRest, Picked, erase_at_rest};
+use crate::store::{AtRest, Picked, erase_answers_at_rest, erase_at_rest};
 
 fn until_erased(store: &Store) {
     let started = Instant::now();
@@ -54,11 +54,21 @@ fn erased_blocks_leave_nothing_and_give_their_disk_back() {
     assert_eq!(slots, [0, 1, 2, 3, 4, 8, 12, 16]);
 }
 
+/// The only store of the scene.
+fn directory(scene: &Scene) -> Directory {
+    let [directory] = <[Directory; 1]>::try_from(Directory::every(&scene.config.dir).unwrap()).unwrap();
+    directory
+}
+
+/// Its files, opened beside it.
+fn slab(scene: &Scene) -> Slab {
+    let (files, found) = open_files(&directory(scene)).unwrap();
+    Slab::new(files, found.creation, found.payload_bytes)
+}
+
 /// The files of a store where files have no holes, as on macOS, Windows, NFS and exFAT.
 fn without_holes(scene: &Scene) -> Slab {
-    let [directory] = <[Directory; 1]>::try_from(Directory::every(&scene.config.dir).unwrap()).unwrap();
-    let (files, found) = open_files(&directory).unwrap();
-    Slab { punch: |_, _, _| Ok(false), ..Slab::new(files, found.creation, found.payload_bytes) }
+    Slab { punch: |_, _, _| Ok(false), ..slab(scene) }
 }
 
 /// Nobody finds an evicted block when its prompt is deleted later.
@@ -130,6 +140,74 @@ fn a_failed_erasure_is_tried_again_while_blocks_are_used() {
         (store.erasing() == 0).then_some(())
     });
     assert!(!is_left(&scene, 1));
+}
+
+/// No deletion finds a block without a header.
+#[test]
+fn what_a_killed_process_was_writing_leaves_nothing() {
+    for at_rest in [false, true] {
+        let scene = Scene::filled(4);
+        slab(&scene).begin(SlotId(1)).unwrap();
+        assert!(is_left(&scene, 1));
+        match at_rest {
+            true => {
+                let none = erase_at_rest(&scene.config.dir, |_| Picked::Slots(Vec::new())).unwrap();
+                assert_eq!((none.stores, none.blocks), (1, 0));
+            }
+            false => until_erased(&scene.open().store),
+        }
+        assert_eq!([0, 1, 2, 3].map(|number| is_left(&scene, number)), [true, false, true, true]);
+        scene.open().store.put(1, &record(1)).unwrap();
+        assert_eq!(scene.survivors().len(), 4);
+    }
+}
+
+/// A deletion finds the first one only.
+#[test]
+fn the_second_copy_of_a_block_is_removed_when_its_store_is_opened() {
+    let scene = Scene::filled(4);
+    scene.open().store.put(2, &record(0)).unwrap();
+    let mut opened = scene.open();
+    assert_eq!(opened.records.len(), 3);
+    until_erased(&opened.store);
+    opened.store.erase(SlotId(0));
+    until_erased(&opened.store);
+    assert_eq!([0, 1, 3].map(|number| is_left(&scene, number)), [false, true, true]);
+}
+
+#[test]
+fn what_a_failed_write_has_left_is_removed() {
+    let scene = Scene::filled(4);
+    let mut store = scene.open().store;
+    let whole = store.shared.slab().unwrap();
+    let [headers, payloads] = scene.files();
+    let headers = fs::File::options().read(true).write(true).open(headers).unwrap();
+    let files = (headers, fs::File::open(payloads).unwrap());
+    store.shared.set_slab(Some(Arc::new(Slab::new(files, whole.creation, whole.payload_bytes))));
+    store.put(1, &record(9)).unwrap_err();
+    assert!(is_left(&scene, 1) && store.erasing() == 1, "of the block before it, whose header is gone");
+    store.shared.set_slab(Some(whole));
+    until_erased(&store);
+    assert_eq!([0, 1, 2, 3].map(|number| is_left(&scene, number)), [true, false, true, true]);
+}
+
+/// A process was killed while it wrote a log anew, or somebody removed the folder of a store.
+#[test]
+fn answers_are_erased_with_their_store_and_without_it() {
+    let scene = Scene::filled(1);
+    let answers = directory(&scene).answers();
+    let left = replacement(&answers);
+    fs::write(&left, vec![1; 1 << 16]).unwrap();
+    assert!(directory(&scene).bytes() > allocated(&scene), "it takes room");
+    drop(scene.open());
+    assert!(!left.exists(), "there is no log that would replace it");
+    fs::write(&left, "answers").unwrap();
+    assert!(directory(&scene).remove().unwrap() && !left.exists());
+    for path in [&answers, &left] {
+        fs::write(path, "answers").unwrap();
+    }
+    erase_answers_at_rest(&scene.config.dir, Some([1; 16])).unwrap();
+    assert!(!answers.exists() && !left.exists());
 }
 
 #[test]

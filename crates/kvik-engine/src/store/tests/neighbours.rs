@@ -67,6 +67,18 @@ fn neighbours_are_removed_when_space_is_short_least_recently_used_first() {
     assert_eq!(scene.survivors().len(), 10);
 }
 
+/// The removal failed, and the room that it had made was not used.
+#[test]
+fn a_stray_file_beside_a_neighbours_files_stays_and_their_room_is_used() {
+    let scene = Scene::new(10);
+    let neighbour = fill(&scene, 2, 8);
+    let stray = files(&neighbour)[0].with_file_name(".DS_Store");
+    std::fs::write(&stray, "").unwrap();
+    let mut own = scene.open().store;
+    (0..10).for_each(|number| own.put(number as u32, &record(number)).unwrap());
+    assert!(!exists(&neighbour) && stray.exists());
+}
+
 #[test]
 fn a_neighbour_in_use_stays_and_writing_pauses() {
     let scene = Scene::new(10);
