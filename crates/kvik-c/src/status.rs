@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use kvik_library::Error;
+use kvik_library::{Error, StartError};
 
 /// Status of a call; `kvik_last_error` has the reason of a failure.
 #[repr(C)]
@@ -55,9 +55,12 @@ impl From<Error> for Failure {
             | Error::Template(_)
             | Error::NoTemplate
             | Error::Isa(_) => KvikStatus::Model,
-            Error::BudgetTooSmall { .. } | Error::ContextTooLarge { .. } | Error::NoMemory { .. } => {
-                KvikStatus::Memory
-            }
+            Error::BudgetTooSmall { .. }
+            | Error::BudgetTooLarge { .. }
+            | Error::ContextTooLarge { .. }
+            | Error::NoMemory { .. } => KvikStatus::Memory,
+            Error::Start(StartError::Thread(_)) => KvikStatus::Internal,
+            Error::Start(_) | Error::Threads(_) => KvikStatus::InvalidArgument,
             Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) | Error::NotForgotten(_) => {
                 KvikStatus::Disk
             }

@@ -28,6 +28,8 @@ pub mod usual {
     pub const PREFILL_ROWS_MIXED: usize = 192;
     /// Maximum number of waiting requests.
     pub const WAITING: usize = 256;
+    /// Maximum of [`EngineConfig::parallel_max`](super::EngineConfig::parallel_max): each sequence has a row in a step.
+    pub const PARALLEL_MAX: usize = 1024;
     /// Maximum rows of a step that drafts add.
     pub const DRAFT_ROWS: usize = 16;
     /// Maximum positions of one sequence that a step stores.

@@ -37,6 +37,11 @@ pub fn available_bytes() -> Option<u64> {
 }
 
 impl MachineMemory {
+    /// Maximum bytes of this process: those of the machine, or of the container or service that it is in.
+    pub fn most_bytes(&self) -> u64 {
+        self.limit_bytes.map_or(self.total_bytes, |limit| limit.min(self.total_bytes))
+    }
+
     /// Reads the figures of the system under `root`; `None` if it has none.
     pub fn read(root: &Path) -> Option<MachineMemory> {
         MachineMemory::within(root, bound_memory_domains().as_deref())

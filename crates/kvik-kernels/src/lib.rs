@@ -58,5 +58,5 @@ pub use recurrence::{
     convolve, decays, softplus, unit_norm,
 };
 pub use speed::read_speed;
-pub use threads::{Pool, performance_cores};
+pub use threads::{Pool, PoolError, performance_cores};
 pub use vectorised::vectorised;

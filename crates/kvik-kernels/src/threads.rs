@@ -15,6 +15,7 @@
 //! no worker can join a job that its caller has left, and no wake-up can be lost.
 
 use std::any::Any;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use sync::{Arc, AtomicU64, AtomicUsize, Condvar, JoinHandle, Mutex, Ordering, UnsafeCell};
@@ -42,6 +43,10 @@ const WAITING: u64 = 1 << 18;
 /// The increment of a round: a job was posted, or the pool stopped.
 const ROUND: u64 = 1 << 19;
 
+/// Maximum threads of a pool: more than machines have processors, and few enough that the gate can count them.
+const THREADS_MAX: usize = 4096;
+const _: () = assert!(THREADS_MAX as u64 <= JOINED);
+
 /// Persistent threads that execute the tasks of one job at a time.
 ///
 /// ```
@@ -63,24 +68,74 @@ pub struct Pool {
     fast: Option<Vec<usize>>,
 }
 
+/// Why a pool does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// No machine has so many processors.
+    #[error("a model is computed by at most {THREADS_MAX} threads, and `threads` is {threads}; lower it")]
+    TooMany {
+        /// Threads asked for.
+        threads: usize,
+    },
+    /// The operating system refused a thread.
+    #[error("the system starts {started} of {threads} threads: {source}; lower `threads`")]
+    Refused {
+        /// Threads that had started.
+        started: usize,
+        /// Threads asked for.
+        threads: usize,
+        /// Error of the system.
+        source: io::Error,
+    },
+}
+
+/// What a worker does from its start to its end.
+type WorkerBody = Box<dyn FnOnce() + Send>;
+
 impl Pool {
-    /// Starts `threads - 1` workers; the caller of [`Pool::run`] is the remaining one.
+    /// [`Pool::start`] for a number of threads that the machine has.
     ///
     /// # Panics
-    /// If the operating system refuses a thread.
+    /// If the pool does not start.
     pub fn new(threads: usize) -> Pool {
-        let threads = threads.clamp(1, JOINED as usize);
-        let shared = Arc::new(Shared::new(threads));
-        let fast = topology::fast_cpus(threads);
-        let spawn = |worker| {
-            let (shared, fast) = (Arc::clone(&shared), fast.clone());
-            sync::spawn("kvik-worker", move || {
-                stay(fast.as_deref());
-                shared.serve(worker);
-            })
-        };
-        let workers = (1..threads).map(spawn).collect();
-        Pool { shared, caller: Mutex::new(()), workers, fast }
+        Pool::start(threads).expect("the system starts the threads it offers")
+    }
+
+    /// Starts `threads - 1` workers; the caller of [`Pool::run`] is the remaining one.
+    ///
+    /// # Errors
+    /// If these are too many threads, or the operating system refuses one; the others have ended then.
+    pub fn start(threads: usize) -> Result<Pool, PoolError> {
+        Pool::start_by(threads, |body| sync::spawn("kvik-worker", body))
+    }
+
+    /// [`Pool::start`] with workers that `spawn` starts.
+    fn start_by(
+        threads: usize,
+        spawn: impl Fn(WorkerBody) -> io::Result<JoinHandle<()>>,
+    ) -> Result<Pool, PoolError> {
+        let threads = threads.max(1);
+        if threads > THREADS_MAX {
+            return Err(PoolError::TooMany { threads });
+        }
+        let (shared, fast) = (Arc::new(Shared::new(threads)), topology::fast_cpus(threads));
+        // On an error it is dropped, which ends the workers that it has.
+        let mut pool = Pool { shared, caller: Mutex::new(()), workers: Vec::new(), fast };
+        for worker in 1..threads {
+            let started = spawn(pool.body_of(worker));
+            let refused = |source| PoolError::Refused { started: worker, threads, source };
+            pool.workers.push(started.map_err(refused)?);
+        }
+        Ok(pool)
+    }
+
+    fn body_of(&self, worker: usize) -> WorkerBody {
+        let (shared, fast) = (Arc::clone(&self.shared), self.fast.clone());
+        Box::new(move || {
+            stay(fast.as_deref());
+            shared.serve(worker);
+        })
     }
 
     /// The number of threads that share a job, the caller included.
@@ -349,6 +404,28 @@ mod tests {
                 });
                 assert!(calls.iter().all(|calls| calls.load(Ordering::Relaxed) == 1), "{threads} {tasks}");
             }
+        }
+    }
+
+    #[test]
+    fn a_pool_that_does_not_start_leaves_no_thread() {
+        let too_many = [THREADS_MAX + 1, usize::MAX].map(|threads| Pool::start(threads).unwrap_err());
+        assert!(too_many.iter().all(|error| matches!(error, PoolError::TooMany { .. })), "{too_many:?}");
+        for starts in 0..5 {
+            let (begun, ended) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+            let refused = Pool::start_by(6, |body| {
+                if begun.fetch_add(1, Ordering::Relaxed) == starts {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                let ended = Arc::clone(&ended);
+                sync::spawn("kvik-worker", move || {
+                    body();
+                    ended.fetch_add(1, Ordering::Relaxed);
+                })
+            });
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains(&format!("starts {} of 6 threads", starts + 1)), "{error}");
+            assert_eq!(ended.load(Ordering::Relaxed), starts, "workers that have ended");
         }
     }
 

@@ -9,7 +9,7 @@ use kvik_cache::PinLimit;
 use kvik_engine::api::RequestError;
 use kvik_engine::engine::StartError;
 use kvik_engine::store::StoreError;
-use kvik_kernels::UnknownIsa;
+use kvik_kernels::{PoolError, UnknownIsa};
 use kvik_memory::conversations::ConversationError;
 use kvik_memory::memory::{CorrectionError, MemoryError, NotDeleted};
 use kvik_memory::records::RecordsError;
@@ -47,6 +47,16 @@ pub enum Error {
         kv_bytes: u64,
         /// Bytes of a block.
         block_bytes: usize,
+    },
+    /// The budget is larger than the memory that this process can have.
+    #[error(
+        "{kv_bytes} bytes of keys and values are more than the {most_bytes} that this process can have; lower `kv_bytes`"
+    )]
+    BudgetTooLarge {
+        /// The budget.
+        kv_bytes: u64,
+        /// Bytes of the machine, or of the container or service that the process is in.
+        most_bytes: u64,
     },
     /// The context does not fit the budget.
     #[error(
@@ -120,6 +130,9 @@ pub enum Error {
     /// The environment names an instruction set that does not exist.
     #[error(transparent)]
     Isa(#[from] UnknownIsa),
+    /// The compute threads cannot be started.
+    #[error(transparent)]
+    Threads(#[from] PoolError),
     /// The engine cannot be started.
     #[error(transparent)]
     Start(#[from] StartError),

@@ -1,9 +1,11 @@
 //! Opening of a model: loads it, divides the memory, opens the disk, starts the engine's thread.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::Policy;
 use kvik_engine::engine::{Attached, EngineConfig, TimeShare};
+use kvik_engine::free_memory::MachineMemory;
 use kvik_kernels::{Isa, Pool, performance_cores};
 use kvik_memory::memory::{Memory, MemoryConfig, MemoryError, Surroundings};
 use kvik_memory::records::Records;
@@ -45,10 +47,11 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
         memory,
     } = options;
     let time_share = TimeShare::new(time_share)?;
+    kv_bytes.map_or(Ok(()), check_memory)?;
     let mut loaded = source.load()?;
     let known = disk.as_ref().map(|disk| KnownDigests::new(&disk.dir.join("digests")));
     loaded.tensors = loaded.tensors.with_known_digests(known);
-    let pool = Arc::new(Pool::new(threads.unwrap_or_else(performance_cores)));
+    let pool = Arc::new(Pool::start(threads.unwrap_or_else(performance_cores))?);
     let opened = OpenedModel::load(loaded, Conversion::Halves, &pool, &|_, _| {})?.on_processor();
     let (model, name) = (&opened.model, url_name(&opened.model.config().name));
     let layout = ModelRunner::uniform_layout(model.config(), kv_formats);
@@ -74,6 +77,14 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     let memory = remembering(&memory, (&session.texts, &name), conversations.records.as_ref())?;
     conversations.add(memory.clone());
     Ok(Opened { session, next_turns: NextTurns::new(ahead), kept, conversations, memory })
+}
+
+/// Refuses a budget that this process cannot have. What is not free now may be when it is used.
+fn check_memory(kv_bytes: u64) -> Result<(), Error> {
+    match MachineMemory::read(Path::new("/")).map(|memory| memory.most_bytes()) {
+        Some(most_bytes) if kv_bytes > most_bytes => Err(Error::BudgetTooLarge { kv_bytes, most_bytes }),
+        _ => Ok(()),
+    }
 }
 
 /// Memory of conversations. Configured bounds have to fit the context; default bounds that do not fit switch it off.

@@ -10,11 +10,7 @@ use crate::settings::size::ByteSize;
 
 /// Maximum bytes of a process on this machine; `None` if the system does not report them.
 pub fn machine_bytes() -> Option<u64> {
-    MachineMemory::read(Path::new("/")).as_ref().map(most_bytes)
-}
-
-fn most_bytes(memory: &MachineMemory) -> u64 {
-    memory.limit_bytes.map_or(memory.total_bytes, |limit| limit.min(memory.total_bytes))
+    MachineMemory::read(Path::new("/")).map(|memory| memory.most_bytes())
 }
 
 /// Refuses a size above this machine's memory, and warns about one above the free memory.
@@ -24,7 +20,7 @@ pub fn check_memory(flag: &str, asked: ByteSize) -> anyhow::Result<()> {
 }
 
 fn check_memory_of(memory: MachineMemory, flag: &str, asked: ByteSize) -> anyhow::Result<()> {
-    let (most, free) = (ByteSize(most_bytes(&memory)), ByteSize(memory.available_bytes));
+    let (most, free) = (ByteSize(memory.most_bytes()), ByteSize(memory.available_bytes));
     ensure!(
         asked <= most,
         "{flag} is {asked}, and this process can have {most} at most, of which {free} are free; lower {flag}"

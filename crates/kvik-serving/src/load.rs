@@ -84,7 +84,7 @@ pub fn open_with(
     if let Some(asked) = cache.cache_ram {
         check_memory("--cache-ram", asked)?;
     }
-    let pool = Arc::new(args.pool());
+    let pool = Arc::new(args.pool()?);
     let threads = pool.threads();
     let device = (device::choice(cache)?, cache.gpu_layers);
     let opened = device::open(args, device, capacity.speculate, &pool)?;

@@ -74,6 +74,8 @@ impl OpenedModel {
     pub fn start(self, start: Start) -> Result<Session, SessionError> {
         let Start { pool, layout, cache, engine: config, adapters, variables, attached } = start;
         let OpenedModel { model, tokenizer, template, embedder, sampling } = self;
+        // The runner's buffers have the size of a step.
+        Engine::check_config(&config)?;
         let context = config.context_tokens;
         let states = config.auxiliary.states_max(cache.blocks);
         let (blocks, step) = (cache.blocks, config.step_size());

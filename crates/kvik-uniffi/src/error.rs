@@ -1,6 +1,6 @@
 //! Errors of calls, by what a program can do about them.
 
-use kvik_library::{ConversationError, Error, RequestError};
+use kvik_library::{ConversationError, Error, RequestError, StartError};
 
 /// Error of a call. The message says what is wrong and what helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, uniffi::Error)]
@@ -61,9 +61,12 @@ impl From<Error> for KvikError {
                 KvikError::Model
             }
             Error::NoTemplate => KvikError::NoTemplate,
-            Error::BudgetTooSmall { .. } | Error::ContextTooLarge { .. } | Error::NoMemory { .. } => {
-                KvikError::Memory
-            }
+            Error::BudgetTooSmall { .. }
+            | Error::BudgetTooLarge { .. }
+            | Error::ContextTooLarge { .. }
+            | Error::NoMemory { .. } => KvikError::Memory,
+            Error::Start(StartError::Thread(_)) => KvikError::Internal,
+            Error::Start(_) | Error::Threads(_) => KvikError::InvalidArgument,
             Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) => KvikError::Disk,
             Error::PromptTooLong { .. } | Error::TextTooLong { .. } => KvikError::PromptTooLong,
             Error::OverBudget { .. } => KvikError::OverBudget,
@@ -96,6 +99,8 @@ pub(crate) fn signed(count: impl TryInto<i64>) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use kvik_library::PoolError;
+
     use super::*;
 
     #[test]
@@ -110,6 +115,12 @@ mod tests {
         check(
             Error::TooManyKept { prompts_max: 256 },
             KvikError::TooManyKept("256 prompts are kept, which is the limit; forget one first".into()),
+        );
+        check(
+            Error::Threads(PoolError::TooMany { threads: 5000 }),
+            KvikError::InvalidArgument(
+                "a model is computed by at most 4096 threads, and `threads` is 5000; lower it".into(),
+            ),
         );
         assert_eq!(count("threads", -1), Err(KvikError::InvalidArgument("`threads` is negative".into())));
         assert_eq!((count("threads", 2), signed(u64::MAX)), (Ok(2), i64::MAX));

@@ -28,6 +28,7 @@ use crate::api::{
     CallStart, Constraint, ConstraintError, Event, EventSink, FinishReason, GeneratedToken, KvListener,
     Probe, Report, Request, RequestError,
 };
+use crate::config::usual::PARALLEL_MAX;
 use crate::panics::contain;
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{DraftSetup, RequestLimits, Scheduler, Submission, TenantPart};
@@ -130,6 +131,12 @@ pub enum StartError {
         /// Its name.
         setting: &'static str,
     },
+    /// More sequences are to be computed at the same time than a step may have.
+    #[error("the number of parallel sequences must be at most {PARALLEL_MAX}, and not {parallel}")]
+    Parallel {
+        /// The number given.
+        parallel: usize,
+    },
     /// The share of time is out of range.
     #[error("the share of time in which to compute must be above 0 and at most 1, and not {share}")]
     TimeShare {
@@ -166,6 +173,28 @@ impl Engine {
         Engine::start_with(Box::new(runner), vocabulary, cache, config, Attached::default())
     }
 
+    /// Checks settings, before anything of their size is made.
+    ///
+    /// # Errors
+    /// If one of them is 0 or too large.
+    pub fn check_config(config: &EngineConfig) -> Result<(), StartError> {
+        let settings = [
+            ("the context", config.context_tokens),
+            ("the number of parallel sequences", config.parallel_max),
+            ("the length of the queue", config.waiting_max),
+            ("the number of choices", config.choices_max as usize),
+            ("the number of prefill rows", config.prefill_rows_max),
+            ("the number of prefill rows beside decoding", config.prefill_rows_mixed_max),
+        ];
+        if let Some((setting, _)) = settings.into_iter().find(|(_, value)| *value == 0) {
+            return Err(StartError::Zero { setting });
+        }
+        match config.parallel_max {
+            0..=PARALLEL_MAX => Ok(()),
+            parallel => Err(StartError::Parallel { parallel }),
+        }
+    }
+
     /// As [`Engine::start`], with optional parts.
     pub fn start_with(
         mut runner: Box<dyn Runner + Send>,
@@ -175,7 +204,7 @@ impl Engine {
         attached: Attached,
     ) -> Result<Engine, StartError> {
         let Attached { disk, retokenise, draft, time_share, kv_listener, before_step } = attached;
-        check(&config)?;
+        Engine::check_config(&config)?;
         check_states(runner.as_ref(), &config, draft.as_ref())?;
         let vocabulary = Arc::new(vocabulary.into());
         let vocab_len = runner.vocab_len();
@@ -212,6 +241,7 @@ impl Engine {
             pulse: pulse.clone(),
             started,
             rests: Rests::new(time_share),
+            answers: answers.as_ref().map(Arc::downgrade).unwrap_or_default(),
             kv_sink,
             before_step,
         };
@@ -551,17 +581,4 @@ fn check_states(
         _ if bytes != settings => Err(StartError::StateBytes { runner: bytes, settings }),
         _ => Ok(()),
     }
-}
-
-fn check(config: &EngineConfig) -> Result<(), StartError> {
-    let settings = [
-        ("the context", config.context_tokens),
-        ("the number of parallel sequences", config.parallel_max),
-        ("the length of the queue", config.waiting_max),
-        ("the number of choices", config.choices_max as usize),
-        ("the number of prefill rows", config.prefill_rows_max),
-        ("the number of prefill rows beside decoding", config.prefill_rows_mixed_max),
-    ];
-    let zero = settings.iter().find(|(_, value)| *value == 0);
-    zero.map_or(Ok(()), |(setting, _)| Err(StartError::Zero { setting }))
 }

@@ -13,6 +13,7 @@ use kvik_engine::api::{
     ArgumentsForm, CallForm, CallStart, Calls, Constraint, ConstraintError, Event, Request, RequestError,
 };
 use kvik_engine::config::EngineConfig;
+use kvik_engine::config::usual::PARALLEL_MAX;
 use kvik_engine::engine::{Attached, Engine, StartError};
 use kvik_kernels::{KvFormat, Pool};
 use kvik_testing::golden;
@@ -69,6 +70,17 @@ fn a_model_whose_state_the_settings_do_not_know_is_refused() {
     let runner = ModelRunner::new(Arc::new(model), pool, layout, 4, 64).unwrap();
     let refused = Engine::start(runner, vocabulary(), cache_config(4), config());
     assert!(matches!(refused.err(), Some(StartError::StateBytes { settings: 0, .. })));
+}
+
+/// The largest number wrapped in the size of a step, and made an engine that computes nothing.
+#[test]
+fn settings_of_no_step_are_refused() {
+    let parallel = |parallel_max| Engine::check_config(&EngineConfig { parallel_max, ..config() });
+    assert!(parallel(1).is_ok() && parallel(PARALLEL_MAX).is_ok());
+    assert!(matches!(parallel(0), Err(StartError::Zero { .. })));
+    for many in [PARALLEL_MAX + 1, usize::MAX] {
+        assert!(matches!(parallel(many), Err(StartError::Parallel { parallel }) if parallel == many));
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub(super) use loom::{
     thread::{Builder, JoinHandle},
 };
 
+use std::io;
 use std::sync::PoisonError;
 
 /// `std`'s cell with the interface of loom's, which checks every access.
@@ -36,8 +37,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    Builder::new().name(name.to_owned()).spawn(body).expect("the system starts the threads it offers")
+pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    Builder::new().name(name.to_owned()).spawn(body)
 }
 
 /// Locks a mutex. No code that can panic runs under the pool's locks, so poison means nothing here.

@@ -213,6 +213,12 @@ fn what_cannot_be_done_says_what_and_the_model_goes_on() {
     assert!(error.starts_with("the model cannot be loaded"), "{error}");
     let error = fails(Options { kv_bytes: Some(100), ..options() });
     assert!(error.contains("100 bytes") && error.contains("kv_bytes"), "{error}");
+    let error = fails(Options { kv_bytes: Some(u64::MAX), ..options() });
+    assert!(error.contains("this process can have") && error.contains("`kv_bytes`"), "{error}");
+    let error = fails(Options { threads: Some(usize::MAX), ..options() });
+    assert!(error.contains("`threads`"), "{error}");
+    let error = fails(Options { parallel: usize::MAX, ..options() });
+    assert!(error.contains("parallel") && error.contains("1024"), "{error}");
     let error = fails(Options { context_tokens: Some(1 << 30), ..options() });
     assert!(error.contains("context_tokens"), "{error}");
     let model = model();
@@ -257,6 +263,12 @@ fn an_explanation_is_what_the_answer_then_reports() {
         assert_eq!((explained.prompt_tokens, explained.known_tokens), (tokens, report.cached_tokens));
         assert_eq!(Some(explained.reason), report.reason);
     }
+    // A policy that observes the whole prompt reuses nothing of it.
+    let observed = AnswerOptions { retention: Some("h2o:0.5".parse().unwrap()), ..greedy(1) };
+    let explained = model.explain((first.as_str(), &observed)).unwrap();
+    let (_, report) = model.generate(first.as_str(), &observed).unwrap().finish().unwrap();
+    assert_eq!((explained.known_tokens, Some(explained.reason)), (report.cached_tokens, report.reason));
+    assert_eq!(explained.reason, StopReason::Retained);
     let third = model.explain(format!("{} stone and more", text(5, 60))).unwrap();
     assert_eq!(third.reason, StopReason::Diverged);
     assert!(third.stopped_at.as_deref().is_some_and(|text| !text.is_empty()), "{third:?}");

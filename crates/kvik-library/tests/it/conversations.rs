@@ -301,6 +301,9 @@ fn bounds_that_do_not_fit_are_an_error_where_they_were_asked_for() {
     let memory = MemoryConfig { recent_max: Some(100_000), ..MemoryConfig::default() };
     let error = Model::open(Options { memory, ..options() }).unwrap_err();
     assert!(matches!(error, Error::Memory(_)), "{error}");
+    let memory = MemoryConfig { quotes_max: Some(100), ..MemoryConfig::default() };
+    let small = Options { context_tokens: Some(128), memory, ..options() };
+    assert!(matches!(Model::open(small), Err(Error::Memory(_))));
     // A context that is too small for the usual ones is not: its conversations end with it.
     let model = Model::open(Options { context_tokens: Some(128), ..options() }).unwrap();
     let answer = model.conversation("short").say(&[Message::user("Hello.")], &greedy(4)).unwrap();

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use clap::{Args, builder::TypedValueParser, value_parser};
+use kvik_engine::config::usual::PARALLEL_MAX;
 use kvik_engine::stats::{DraftSource, DraftSources};
 
 /// How many requests run and wait at a time.
@@ -10,7 +11,7 @@ use kvik_engine::stats::{DraftSource, DraftSources};
 #[command(next_help_heading = "Capacity")]
 pub struct Capacity {
     /// Sequences computed at the same time
-    #[arg(long, value_name = "N", default_value = "16", value_parser = value_parser!(u16).range(1..=1024).map(usize::from))]
+    #[arg(long, value_name = "N", default_value = "16", value_parser = value_parser!(u16).range(1..=PARALLEL_MAX as i64).map(usize::from))]
     pub parallel: usize,
     /// Requests that may wait; further requests are answered 429
     #[arg(long, value_name = "N", default_value = "256", value_parser = value_parser!(u16).range(1..).map(usize::from))]

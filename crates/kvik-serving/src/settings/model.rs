@@ -8,7 +8,7 @@ use std::{
 use anyhow::bail;
 use clap::{ArgMatches, Args, ValueEnum, builder::TypedValueParser, parser::ValueSource};
 use kvik_cache::{Policy, tier::WritePolicy};
-use kvik_kernels::{Pool, WeightType, performance_cores};
+use kvik_kernels::{Pool, PoolError, WeightType, performance_cores};
 use kvik_model::Conversion;
 use kvik_session::AheadMode;
 
@@ -331,8 +331,11 @@ impl ModelArgs {
     }
 
     /// The compute threads.
-    pub fn pool(&self) -> Pool {
-        Pool::new(self.threads.map_or_else(performance_cores, NonZeroUsize::get))
+    ///
+    /// # Errors
+    /// If the system does not start so many.
+    pub fn pool(&self) -> Result<Pool, PoolError> {
+        Pool::start(self.threads.map_or_else(performance_cores, NonZeroUsize::get))
     }
 }
 
@@ -374,6 +377,16 @@ mod tests {
         assert_eq!(with_word(&[], None).unwrap(), None);
         let error = with_word(&["-m", "b"], Some("a")).unwrap_err().to_string();
         assert!(error.contains("`a` and -m b are two models"), "{error}");
+    }
+
+    #[test]
+    fn threads_that_no_machine_has_are_an_error() {
+        let threads = |count: &str| {
+            Flags::parse_from(["kvik", "--threads", count]).model.pool().map(|pool| pool.threads())
+        };
+        assert_eq!(threads("3").unwrap(), 3);
+        let error = threads("100000").unwrap_err().to_string();
+        assert!(error.contains("`threads` is 100000"), "{error}");
     }
 
     #[test]

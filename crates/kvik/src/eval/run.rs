@@ -6,7 +6,7 @@ use anyhow::bail;
 use kvik_cache::Token;
 use kvik_cache::retain::{HeadImportance, Keep, Kvzip, Policy, Retention};
 use kvik_engine::retain::repeat::RepeatPrompt;
-use kvik_kernels::{KvLayout, Pool};
+use kvik_kernels::{KvLayout, Pool, PoolError};
 use kvik_model::Model;
 use kvik_model::gates::{GateSchool, Gates};
 use kvik_serving::measured::GATE_POSITIONS_MIN;
@@ -44,7 +44,7 @@ pub(crate) struct EvalRun<'a> {
     /// Whether to measure times of one long prompt alone.
     pub(crate) speed: bool,
     /// Creates compute threads.
-    pub(crate) pool: &'a dyn Fn() -> Pool,
+    pub(crate) pool: &'a dyn Fn() -> Result<Pool, PoolError>,
 }
 
 impl EvalRun<'_> {
@@ -190,7 +190,7 @@ impl EvalRun<'_> {
             importance: self.importance.clone(),
             gates: self.gates.clone(),
         };
-        Exam::new(&setup, (self.pool)())
+        Exam::new(&setup, (self.pool)()?)
     }
 }
 

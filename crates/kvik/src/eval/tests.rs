@@ -37,7 +37,7 @@ fn cases(opened: &OpenedModel<Model>, task: &str, count: usize) -> EvalTask {
 /// Runs the embedded model with 32-bit keys and values.
 fn with_run(tasks: &[(&str, usize)], settings: Vec<Setting>, check: impl FnOnce(&EvalRun<'_>)) {
     let args = ModelArgs::embedded();
-    let opened = open::model(&args, &args.pool()).unwrap();
+    let opened = open::model(&args, &args.pool().unwrap()).unwrap();
     let tasks: Vec<EvalTask> = tasks.iter().map(|(name, count)| cases(&opened, name, *count)).collect();
     let layout = ModelRunner::layout(opened.model.config(), &KvFormat::F32.into()).unwrap();
     let OpenedModel { model, tokenizer, template, .. } = opened;
@@ -149,7 +149,7 @@ fn exam(run: &EvalRun<'_>) -> Exam {
         importance: None,
         gates: None,
     };
-    Exam::new(&setup, (run.pool)()).unwrap()
+    Exam::new(&setup, (run.pool)().unwrap()).unwrap()
 }
 
 /// Exams once kept the first keys of `sinks` as they were, while serving renews their RoPE rotation.
@@ -159,7 +159,8 @@ fn an_exam_answers_what_is_served() {
     with_run(&[("recall", 3)], kept(&[retention], &[Sight::Seen]), |run| {
         let (blocks, context) = (100, 1024);
         let runner =
-            ModelRunner::new(run.model.clone(), (run.pool)(), run.exact.clone(), blocks, context).unwrap();
+            ModelRunner::new(run.model.clone(), (run.pool)().unwrap(), run.exact.clone(), blocks, context)
+                .unwrap();
         let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
         let config = EngineConfig::new(&run.exact, run.model.digest(), context);
         let engine = Engine::start(runner, Vocabulary::from(run.tokenizer), cache, config).unwrap();

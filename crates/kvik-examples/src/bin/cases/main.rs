@@ -10,7 +10,9 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use answers::{answer, messages};
-use kvik_library::{Error, KeptState, MemoryPressure, Model, Options, SamplingDefaults, Source, Sourced};
+use kvik_library::{
+    Error, KeptState, MemoryPressure, Model, Options, SamplingDefaults, Source, Sourced, StartError,
+};
 use list::{Line, quote};
 
 /// What cases may need that this library has.
@@ -225,7 +227,12 @@ impl Failure {
             | Error::Template(_)
             | Error::NoTemplate
             | Error::Isa(_) => "model",
-            Error::BudgetTooSmall { .. } | Error::ContextTooLarge { .. } | Error::NoMemory { .. } => "memory",
+            Error::BudgetTooSmall { .. }
+            | Error::BudgetTooLarge { .. }
+            | Error::ContextTooLarge { .. }
+            | Error::NoMemory { .. } => "memory",
+            Error::Start(StartError::Thread(_)) => "internal",
+            Error::Start(_) | Error::Threads(_) => "argument",
             Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) | Error::NotForgotten(_) => "disk",
             Error::Request(_)
             | Error::PromptTooLong { .. }

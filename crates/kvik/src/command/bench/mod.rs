@@ -319,7 +319,7 @@ impl BenchArgs {
 
     /// Loads the model with as many KV blocks as the largest test needs.
     fn open(&self, args: &ModelArgs, tests: &[Test]) -> anyhow::Result<(Box<dyn Runner + Send>, BenchSetup)> {
-        let pool = args.pool();
+        let pool = args.pool()?;
         let threads = pool.threads();
         let device = self.device.unwrap_or(self.gpu_layers.usual_device()).with(self.gpu_layers)?;
         let no_drafts = Speculate(DraftSources::NONE);

@@ -61,7 +61,7 @@ pub(super) fn check(
         DeviceChoice::Gpu(None) | DeviceChoice::Auto => Choice::Auto,
         DeviceChoice::Cpu => bail!("--check compares a GPU with the processor; name one, such as gpu:0"),
     };
-    let pool = Arc::new(args.pool());
+    let pool = Arc::new(args.pool()?);
     let prompts = prompts(&args.load()?, count);
     let mut processor = on_processor(args.load()?, &pool, count)?;
     let mut device = on_device(args.load()?, &pool, choice, count)?;

@@ -3,7 +3,9 @@
 use std::{fs, path::Path, thread::available_parallelism, time::Duration};
 
 use kvik_engine::free_memory::MachineMemory;
-use kvik_kernels::{Isa, Pool, bound_memory_domains, memory_domains, performance_cores, read_speed};
+use kvik_kernels::{
+    Isa, Pool, PoolError, bound_memory_domains, memory_domains, performance_cores, read_speed,
+};
 
 use super::{domains, report::Diagnosis};
 use kvik_serving::{
@@ -35,13 +37,16 @@ pub(super) fn all(model: &ModelArgs, cache: &CacheArgs, root: &Path) -> Vec<Diag
     // Comes first: the following measurements run in the chosen domain.
     let domains = domains::check(model.domain, &memory_domains(), bound_memory_domains().as_deref(), root);
     let memory = MachineMemory::read(root);
-    let pool = model.pool();
+    let (processor, memory_speed) = match model.pool() {
+        Ok(pool) => (processor(&pool, root), Some(memory_speed(&pool, memory))),
+        Err(error) => (no_threads(&error), None),
+    };
     let found = [
         domains,
-        Some(processor(&pool, root)),
+        Some(processor),
         Some(instructions(Isa::chosen().map_err(|error| error.to_string()))),
         Some(memory.map_or_else(unknown_memory, |memory| free_memory(memory, cache))),
-        Some(memory_speed(&pool, memory)),
+        memory_speed,
         huge_pages(root),
         Some(gpu(cache)),
     ];
@@ -63,6 +68,11 @@ fn processor(pool: &Pool, root: &Path) -> Diagnosis {
         ),
     };
     diagnosis.with("processors", available).with("performance_cores", fast).with("threads", threads)
+}
+
+fn no_threads(error: &PoolError) -> Diagnosis {
+    let remedy = format!("--threads {} is the fastest", performance_cores());
+    Diagnosis::wrong("processor", error.to_string(), remedy)
 }
 
 /// Linux's name of the first processor.
@@ -267,6 +277,12 @@ mod tests {
         };
         check(available, Verdict::Ok);
         check(available + 1, Verdict::Note);
+    }
+
+    #[test]
+    fn more_threads_than_start_are_wrong() {
+        let error = Pool::start(usize::MAX).unwrap_err();
+        assert_eq!(no_threads(&error).verdict, Verdict::Wrong);
     }
 
     #[test]

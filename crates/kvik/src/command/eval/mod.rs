@@ -42,7 +42,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
         return args.sensitivity.run(&args.model, args.text.as_deref(), args.json);
     }
     let settings = args.settings()?;
-    let opened = open::model_without_states(&args.model, &args.model.pool())?;
+    let opened = open::model_without_states(&args.model, &args.model.pool()?)?;
     let layouts = layouts(args, &opened.model)?;
     let exact = ModelRunner::layout(opened.model.config(), &KvFormat::F32.into())?;
     let (kv_heads, digest) = (kv_heads(&exact), opened.model.digest());

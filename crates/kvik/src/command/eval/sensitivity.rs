@@ -114,7 +114,7 @@ impl SensitivityArgs {
             (None, Some(own)) => own.to_owned(),
             (None, None) => anyhow::bail!("--sensitivity needs a text to predict; give one with --text FILE"),
         };
-        let pool = args.pool();
+        let pool = args.pool()?;
         let loaded = open::model_without_states(args, &pool)?;
         let model = Arc::new(loaded.model);
         let window_tokens = match self.window {

@@ -101,7 +101,7 @@ struct Opened {
 impl PerplexityArgs {
     /// Loads the model with the KV blocks of one window, and cuts the text.
     fn open(&self, text: &str) -> anyhow::Result<Opened> {
-        let pool = self.model.pool();
+        let pool = self.model.pool()?;
         let loaded = open::model(&self.model, &pool)?;
         let (model, window) = (loaded.model, self.window as usize);
         if window > model.config().context {

@@ -29,7 +29,7 @@ struct Piece {
 
 /// Reads the text as one stream, repeated as often as `--tokens` requires.
 pub(super) fn run(args: &PerplexityArgs, text: &str, retention: Retention) -> anyhow::Result<()> {
-    let pool = args.model.pool();
+    let pool = args.model.pool()?;
     let loaded = open::model_without_states(&args.model, &pool)?;
     let tokens = loaded.tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), true, false);
     anyhow::ensure!(tokens.len() > 1, "the text {} has no token to predict", args.file.display());
@@ -129,13 +129,14 @@ mod tests {
     #[test]
     fn only_tokens_that_the_text_has_next_are_scored() {
         let args = ModelArgs::embedded();
-        let loaded = open::model_without_states(&args, &args.pool()).unwrap();
+        let loaded = open::model_without_states(&args, &args.pool().unwrap()).unwrap();
         let layout = ModelRunner::layout(loaded.model.config(), &KvFormat::F16.into()).unwrap();
         let retention = "sinks:64".parse().unwrap();
         let (model, block_bytes) = (Arc::new(loaded.model), layout.block_bytes());
         let text = loaded.tokenizer.encode(&" a small cat".repeat(50), false, false);
         let scored = |len: usize, total: usize, piece: usize| -> Vec<usize> {
-            let stream = Stream::new(model.clone(), args.pool(), layout.clone(), (retention, None)).unwrap();
+            let pool = args.pool().unwrap();
+            let stream = Stream::new(model.clone(), pool, layout.clone(), (retention, None)).unwrap();
             let pieces = read(stream, &text[..len], (total, piece), block_bytes, |_| {});
             assert!(pieces.iter().all(|piece| piece.perplexity.value().is_finite()), "{len} {total}");
             pieces.iter().map(|piece| piece.perplexity.tokens).collect()
