@@ -4,6 +4,8 @@
 //! deadlines), and does not retry. It connects only in [`connect`](Backend::connect), so that no request waits for
 //! a connection.
 
+mod clock;
+mod folders;
 mod http;
 pub mod memory;
 mod object;
@@ -33,7 +35,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 pub struct Value {
     /// Its bytes; truncated or empty if it is larger than the requested maximum.
     pub bytes: Vec<u8>,
-    /// Time since it was written or renewed, if the store does not expire values by itself.
+    /// Time since it was written or renewed by the store's clock, if the store does not expire values by itself.
     pub age: Option<Duration>,
 }
 

@@ -3,10 +3,13 @@
 //! ```text
 //!   PREFIX/kvik1-FLEET/b/OWNER/NA/NAME              a value
 //!   PREFIX/kvik1-FLEET/r/KIND/NAME/VERSION          a version of a record; the newest counts
+//!   PREFIX/kvik1-FLEET/clock                        written by a node to read the store's time
 //!   PREFIX/kvik1-FLEET/swept                        marks the last sweep by its modification time
 //! ```
 //!
-//! The modification time of an object is the time of its last use. Values are removed when a node sweeps.
+//! The modification time of an object is the time of its last use, by the store's clock. Values are removed when a node
+//! sweeps. In a directory so are the files that killed processes were writing, and folders that have become empty; records
+//! are flushed there, since a loss of power would take them from all nodes.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -20,6 +23,8 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig};
 
+use super::clock::StoreClock;
+use super::folders;
 use super::http::{Connector, Cryptography};
 use super::{ANSWER_BYTES_MAX, Backend, Outdated, RecordKey, Retention, Value};
 use crate::budget::{Entry, SweepRules};
@@ -47,12 +52,25 @@ const VERSION_KEPT: Duration = Duration::from_secs(60);
 /// Maximum number of values examined in a sweep; those beyond remain.
 const SWEEP_MAX: usize = 1 << 22;
 
+/// Time that nobody needs for writing a file: what is older and incomplete is left by a killed process.
+const LEFT_AFTER: Duration = Duration::from_secs(3600);
+/// Levels of folders below that of the fleet.
+const FOLDER_LEVELS: usize = 3;
+
 /// A store of objects.
 pub(super) struct Objects {
     /// Set by the first connection for a directory, since the directory may be unavailable before.
-    store: OnceLock<Arc<dyn ObjectStore>>,
+    stores: OnceLock<Stores>,
     directory: Option<PathBuf>,
     root: Path,
+    pub(super) clock: StoreClock,
+}
+
+/// One store, as it is used for values and for records.
+struct Stores {
+    values: Arc<dyn ObjectStore>,
+    /// Flushes what it writes.
+    records: Arc<dyn ObjectStore>,
 }
 
 impl Objects {
@@ -78,19 +96,33 @@ impl Objects {
             .with_unsigned_payload(true)
             .build()
             .map_err(|error| RemoteError::BadS3 { reason: error.to_string() })?;
-        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        let values: Arc<dyn ObjectStore> = Arc::new(store);
+        let stores = Stores { records: Arc::clone(&values), values };
         let root = Path::from(prefix).join(format!("kvik1-{fleet}"));
-        Ok(Objects { store: OnceLock::from(store), directory: None, root })
+        Ok(Objects { stores: OnceLock::from(stores), directory: None, root, clock: StoreClock::default() })
     }
 
     /// A directory, which is created if only its last component is missing.
     pub(super) fn directory(directory: &std::path::Path, fleet: OwnerTag) -> Objects {
         let root = Path::from(format!("kvik1-{fleet}"));
-        Objects { store: OnceLock::new(), directory: Some(directory.to_owned()), root }
+        Objects {
+            stores: OnceLock::new(),
+            directory: Some(directory.to_owned()),
+            root,
+            clock: StoreClock::default(),
+        }
+    }
+
+    fn stores(&self) -> Result<&Stores, Fault> {
+        self.stores.get().ok_or_else(|| Fault::Unreachable("not connected".to_owned()))
     }
 
     fn store(&self) -> Result<&dyn ObjectStore, Fault> {
-        self.store.get().map(Arc::as_ref).ok_or_else(|| Fault::Unreachable("not connected".to_owned()))
+        Ok(&*self.stores()?.values)
+    }
+
+    fn records_store(&self) -> Result<&dyn ObjectStore, Fault> {
+        Ok(&*self.stores()?.records)
     }
 
     fn values(&self) -> Path {
@@ -120,9 +152,24 @@ impl Objects {
         Some(self.directory.as_ref()?.join(path.as_ref()))
     }
 
+    /// Does something with a folder, where the store is a directory.
+    async fn in_folder(
+        &self,
+        path: &Path,
+        work: impl FnOnce(&std::path::Path) + Send + 'static,
+    ) -> Result<(), Fault> {
+        let Some(folder) = self.file(path) else { return Ok(()) };
+        on_disk(move || {
+            work(&folder);
+            Ok(())
+        })
+        .await
+    }
+
     /// Existing versions of a record, with the modification time of each, the newest last.
     async fn versions_there(&self, key: &RecordKey) -> Result<Vec<(u64, SystemTime)>, Fault> {
-        let listed: Vec<ObjectMeta> = self.store()?.list(Some(&self.versions(key))).try_collect().await?;
+        let listed: Vec<ObjectMeta> =
+            self.records_store()?.list(Some(&self.versions(key))).try_collect().await?;
         let version = |meta: &ObjectMeta| {
             let version = u64::from_str_radix(meta.location.filename()?, 16).ok()?;
             Some((version, meta.last_modified.into()))
@@ -132,11 +179,22 @@ impl Objects {
         Ok(versions)
     }
 
+    /// Whether an empty version of this time is one that a loss of power has left, and not one that is being emptied.
+    fn is_lost(&self, written: SystemTime) -> bool {
+        self.directory.is_some() && self.clock.age(written) > VERSION_KEPT
+    }
+
+    /// Removes such a version. Another node may have done so, and written it anew since.
+    async fn remove_lost(&self, version: &Path, written: SystemTime) -> Result<(), Fault> {
+        let Some(file) = self.file(version) else { return Ok(()) };
+        on_disk(move || folders::remove_unchanged(&file, written).map_err(from_io)).await
+    }
+
     /// Renews an S3 object that is `old` or older by writing it again. One that is too large to be read expires.
     /// Returns false if it is gone.
     async fn write_again(&self, path: &Path, old: Duration) -> Result<bool, Fault> {
         let Some(meta) = found(self.store()?.head(path).await)? else { return Ok(false) };
-        if age(&meta) < old || meta.size > ANSWER_BYTES_MAX as u64 {
+        if self.clock.age(meta.last_modified.into()) < old || meta.size > ANSWER_BYTES_MAX as u64 {
             return Ok(true);
         }
         let Some(object) = found(self.store()?.get(path).await)? else { return Ok(false) };
@@ -147,27 +205,41 @@ impl Objects {
         Ok(true)
     }
 
-    /// Claims the next sweep, if there was none for `every`, and returns the store's time. Two nodes may claim it at
-    /// the same time, which only costs time.
-    async fn takes_turn(&self, every: Duration) -> Result<Option<SystemTime>, Fault> {
+    /// Reads the store's clock. A store that is full tells no time.
+    async fn read_clock(&self) -> Result<(), Fault> {
+        let clock = self.root.clone().join("clock");
+        match self.store()?.put(&clock, PutPayload::default()).await.map_err(Fault::from) {
+            Ok(_) => {}
+            Err(Fault::Full(_)) => return Ok(()),
+            Err(fault) => return Err(fault),
+        }
+        if let Some(meta) = found(self.store()?.head(&clock).await)? {
+            self.clock.set(meta.last_modified.into());
+        }
+        Ok(())
+    }
+
+    /// Claims the next sweep, unless there was one within `every`. Two nodes may claim it at the same time, which only
+    /// costs time.
+    async fn takes_turn(&self, every: Duration) -> Result<bool, Fault> {
         let turn = self.root.clone().join("swept");
         if let Some(meta) = found(self.store()?.head(&turn).await)? {
-            if age(&meta) < every {
-                return Ok(None);
+            // A mark of a time to come is from when the store's clock was ahead, and would end all sweeps until then.
+            let since = self.clock.now().duration_since(meta.last_modified.into());
+            if since.unwrap_or_else(|ahead| ahead.duration()) < every {
+                return Ok(false);
             }
             found(self.store()?.delete(&turn).await)?;
         }
         match self.store()?.put_opts(&turn, PutPayload::default(), PutMode::Create.into()).await {
-            Ok(_) => {}
-            Err(object_store::Error::AlreadyExists { .. }) => return Ok(None),
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
             Err(error) => match Fault::from(error) {
                 // A full store is swept without a mark.
-                Fault::Full(_) => {}
-                fault => return Err(fault),
+                Fault::Full(_) => Ok(true),
+                fault => Err(fault),
             },
         }
-        let mark = found(self.store()?.head(&turn).await)?;
-        Ok(Some(mark.map_or_else(SystemTime::now, |mark| mark.last_modified.into())))
     }
 
     /// A listed value; `now` is the store's time.
@@ -175,7 +247,8 @@ impl Objects {
         let mut parts = meta.location.prefix_match(&self.values())?;
         let (owner, _shard, name) = (parts.next()?, parts.next()?, parts.next()?);
         let key = Key { owner: OwnerTag(bytes_of(owner.as_ref())?), name: bytes_of(name.as_ref())? };
-        Some(Entry { key, bytes: meta.size, age: age_at(meta, now) })
+        let age = now.duration_since(meta.last_modified.into()).unwrap_or_default();
+        Some(Entry { key, bytes: meta.size, age })
     }
 }
 
@@ -200,13 +273,11 @@ impl Backend for Objects {
     }
 
     async fn connect(&self) -> Result<(), Fault> {
-        let Some(directory) = self.directory.clone() else {
-            // The first request connects; the probe makes it.
-            return Ok(());
-        };
-        let store = on_disk(move || open_directory(&directory)).await?;
-        let _ = self.store.set(store);
-        Ok(())
+        if let Some(directory) = self.directory.clone() {
+            let stores = on_disk(move || open_directory(&directory)).await?;
+            let _ = self.stores.set(stores);
+        }
+        self.read_clock().await
     }
 
     async fn exists(&self, keys: &[Key]) -> Result<Vec<bool>, Fault> {
@@ -223,7 +294,7 @@ impl Backend for Objects {
 
     async fn get(&self, key: &Key, bytes_max: usize) -> Result<Option<Value>, Fault> {
         let Some(object) = found(self.store()?.get(&self.value(key)).await)? else { return Ok(None) };
-        let age = Some(age(&object.meta));
+        let age = Some(self.clock.age(object.meta.last_modified.into()));
         Ok(Some(Value { bytes: bounded(object, bytes_max).await?, age }))
     }
 
@@ -239,8 +310,9 @@ impl Backend for Objects {
             // Less than that, since a node counts from when it began its own write.
             return self.write_again(&path, after - after / 8).await;
         };
-        on_disk(move || match File::options().append(true).open(file) {
-            Ok(file) => file.set_modified(SystemTime::now()).map(|()| true).map_err(from_io),
+        let now = self.clock.now();
+        on_disk(move || match touch(&file, now) {
+            Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(from_io(error)),
         })
@@ -252,24 +324,39 @@ impl Backend for Objects {
     }
 
     async fn sweep(&self, rules: &SweepRules) -> Result<(), Fault> {
-        let Some(now) = self.takes_turn(rules.every).await? else { return Ok(()) };
+        self.read_clock().await?;
+        if !self.takes_turn(rules.every).await? {
+            return Ok(());
+        }
+        let now = self.clock.now();
         let listed = self.store()?.list(Some(&self.values())).take(SWEEP_MAX);
         let entries = listed.try_filter_map(async |meta| Ok(self.entry(&meta, now))).try_collect().await?;
         let leaving = rules.surplus(entries);
         let delete = async |key: Key| self.delete(&key).await;
-        stream::iter(leaving.into_iter().map(delete)).buffered(REQUESTS_MAX).try_collect().await
+        let () = stream::iter(leaving.into_iter().map(delete)).buffered(REQUESTS_MAX).try_collect().await?;
+        let before = now.checked_sub(LEFT_AFTER).unwrap_or(SystemTime::UNIX_EPOCH);
+        self.in_folder(&self.root, move |root| folders::remove_left(root, FOLDER_LEVELS, before)).await
     }
 
     async fn record(&self, key: &RecordKey, bytes_max: usize) -> Result<Option<(u64, Vec<u8>)>, Fault> {
         // A version may be removed for a newer one between the two requests, or be emptied.
         let mut emptied = None;
-        while let Some((version, _)) = self.versions_there(key).await?.last().copied() {
-            if let Some(object) = found(self.store()?.get(&self.version(key, version)).await)? {
-                if object.meta.size == 0 && emptied.replace(version) != Some(version) {
-                    continue;
-                }
-                return Ok(Some((version, bounded(object, bytes_max).await?)));
+        while let Some((version, written)) = self.versions_there(key).await?.last().copied() {
+            let path = self.version(key, version);
+            let Some(object) = found(self.records_store()?.get(&path).await)? else { continue };
+            let is_read = object.meta.size <= bytes_max as u64;
+            let bytes = bounded(object, bytes_max).await?;
+            let is_empty = is_read && bytes.iter().all(|byte| *byte == 0);
+            if is_empty && emptied.replace(version) != Some(version) {
+                continue;
             }
+            if !is_empty || !self.is_lost(written) {
+                return Ok(Some((version, bytes)));
+            }
+            tracing::warn!(
+                "the remote cache has lost version {version} of a record; the one before it counts"
+            );
+            self.remove_lost(&path, written).await?;
         }
         Ok(None)
     }
@@ -286,15 +373,15 @@ impl Backend for Objects {
             return Ok(Err(Outdated { version: newest }));
         }
         let path = self.version(key, after + 1);
-        match self.store()?.put_opts(&path, bytes.into(), PutMode::Create.into()).await {
-            Ok(_) => {}
+        match create(self.records_store()?, &path, bytes.into()).await {
+            Ok(()) => {}
             Err(object_store::Error::AlreadyExists { .. }) => {
                 return Ok(Err(Outdated { version: after + 1 }));
             }
             Err(error) => return Err(error.into()),
         }
         for version in outlived(&versions) {
-            found(self.store()?.delete(&self.version(key, version)).await)?;
+            found(self.records_store()?.delete(&self.version(key, version)).await)?;
         }
         Ok(Ok(()))
     }
@@ -305,25 +392,29 @@ impl Backend for Objects {
         for (version, _) in versions.iter().rev().skip(1) {
             let path = self.version(key, *version);
             match gone.contains(version) {
-                true => drop(found(self.store()?.delete(&path).await)?),
+                true => drop(found(self.records_store()?.delete(&path).await)?),
                 // Its name is retained, so that it cannot be written a second time.
-                false => drop(self.store()?.put(&path, PutPayload::default()).await?),
+                false => drop(self.records_store()?.put(&path, PutPayload::default()).await?),
             }
         }
-        Ok(())
+        self.in_folder(&self.versions(key), folders::flush).await
     }
 
     async fn delete_record(&self, key: &RecordKey) -> Result<(), Fault> {
         // The oldest first, so that none of them becomes the newest.
-        for (version, _) in self.versions_there(key).await? {
-            found(self.store()?.delete(&self.version(key, version)).await)?;
+        let versions = self.versions_there(key).await?;
+        for (version, _) in &versions {
+            found(self.records_store()?.delete(&self.version(key, *version)).await)?;
         }
-        Ok(())
+        if versions.is_empty() {
+            return Ok(());
+        }
+        self.in_folder(&self.versions(key), folders::remove).await
     }
 
     async fn records(&self, kind: OwnerTag) -> Result<Vec<String>, Fault> {
         let kind = self.kind(kind);
-        let listed: Vec<ObjectMeta> = self.store()?.list(Some(&kind)).try_collect().await?;
+        let listed: Vec<ObjectMeta> = self.records_store()?.list(Some(&kind)).try_collect().await?;
         let name = |meta: &ObjectMeta| {
             let mut parts = meta.location.prefix_match(&kind)?;
             parts.next().map(|name| name.as_ref().to_owned())
@@ -332,6 +423,18 @@ impl Backend for Objects {
         names.sort_unstable();
         names.dedup();
         Ok(names)
+    }
+}
+
+/// Writes an object that must not exist yet; once more if another node has removed the empty folder that was just created
+/// for it.
+async fn create(store: &dyn ObjectStore, path: &Path, bytes: PutPayload) -> object_store::Result<()> {
+    let is_gone = |error: std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    match store.put_opts(path, bytes.clone(), PutMode::Create.into()).await {
+        Err(error) if io_error(&error).is_some_and(is_gone) => {
+            store.put_opts(path, bytes, PutMode::Create.into()).await.map(drop)
+        }
+        put => put.map(drop),
     }
 }
 
@@ -362,13 +465,13 @@ fn bytes_of<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Time since an object was written by this machine's clock; zero if the clocks disagree.
-fn age(meta: &ObjectMeta) -> Duration {
-    age_at(meta, SystemTime::now())
-}
-
-fn age_at(meta: &ObjectMeta, now: SystemTime) -> Duration {
-    now.duration_since(meta.last_modified.into()).unwrap_or_default()
+/// Sets the modification time of a file to `now`, unless it is later.
+fn touch(file: &std::path::Path, now: SystemTime) -> std::io::Result<()> {
+    let file = File::options().append(true).open(file)?;
+    match file.metadata()?.modified()? < now {
+        true => file.set_modified(now),
+        false => Ok(()),
+    }
 }
 
 /// The bytes of an object; empty if it is too large to be a value.
@@ -395,12 +498,14 @@ async fn on_disk<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(Fault::Failed(error.to_string())))
 }
 
-fn open_directory(directory: &std::path::Path) -> Result<Arc<dyn ObjectStore>, Fault> {
+fn open_directory(directory: &std::path::Path) -> Result<Stores, Fault> {
     match std::fs::create_dir(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(from_io(error)),
         _ => {}
     }
-    Ok(Arc::new(LocalFileSystem::new_with_prefix(directory)?))
+    let values = LocalFileSystem::new_with_prefix(directory)?;
+    let records = values.clone().with_fsync(folders::can_be_flushed(directory));
+    Ok(Stores { values: Arc::new(values), records: Arc::new(records) })
 }
 
 fn from_io(error: std::io::Error) -> Fault {

@@ -279,6 +279,41 @@ async fn a_directory_is_swept_by_one_node_in_a_while() {
     assert!(backend.exists(&names).await.unwrap().iter().all(|there| !there));
 }
 
+/// A clock that was ahead once would end all sweeps until then.
+#[tokio::test]
+async fn a_mark_of_a_time_to_come_keeps_back_no_sweep() {
+    let (directory, backend) = aged_directory(2).await;
+    let every = Duration::from_secs(600);
+    let rules = SweepRules { ttl: TTL, total_max: Some(0), owner_max: None, every };
+    let mark = directory.path().join("kvik1-0101010101010101/swept");
+    std::fs::write(&mark, b"").unwrap();
+    for (ahead, stay) in [(every / 2, true), (every * 1000, false)] {
+        let file = std::fs::File::options().append(true).open(&mark).unwrap();
+        file.set_modified(SystemTime::now() + ahead).unwrap();
+        backend.sweep(&rules).await.unwrap();
+        assert_eq!(backend.exists(&[key(0), key(1)]).await, Ok(vec![stay; 2]), "{ahead:?}");
+    }
+    let marked = std::fs::metadata(&mark).unwrap().modified().unwrap();
+    assert!(marked < SystemTime::now() + every, "it is written anew");
+}
+
+#[tokio::test]
+async fn a_use_is_dated_by_the_clock_of_the_store_and_never_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = object::Objects::directory(directory.path(), OwnerTag([1; 8]));
+    backend.connect().await.unwrap();
+    backend.put(&key(1), vec![1; 10], &unlimited(TTL)).await.unwrap();
+    let modified = || std::fs::metadata(file_of(directory.path(), 1)).unwrap().modified().unwrap();
+    let (written, hour) = (modified(), Duration::from_secs(3600));
+    let later = written + 2 * hour;
+    for (told, expected) in [(written - hour, written), (later, later), (written + hour, later)] {
+        backend.clock.set(told);
+        assert_eq!(backend.renew(&key(1), &unlimited(TTL)).await, Ok(true));
+        let after = modified().duration_since(expected);
+        assert!(after.is_ok_and(|after| after < hour / 2), "{told:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_directory_that_is_away_is_a_fault_and_nothing_is_made_in_its_place() {
     let directory = tempfile::tempdir().unwrap();
@@ -369,7 +404,7 @@ async fn what_is_swept_is_old_by_the_clock_of_the_store() {
     let removed = Arc::clone(&removals);
     let name = "ab".repeat(16);
     let path = format!("kvik1-0101010101010101/b/0101010101010101/ab/{name}");
-    // Written 28 minutes before the mark of the sweep.
+    // Written 28 minutes before the store's time.
     let value = format!(
         "<Contents><Key>{path}</Key><Size>9</Size><LastModified>2015-10-21T07:00:00Z</LastModified></Contents>"
     );
@@ -389,6 +424,18 @@ async fn what_is_swept_is_old_by_the_clock_of_the_store() {
         bucket.sweep(&rules).await.unwrap();
         assert_eq!(removals.load(Ordering::SeqCst), expected, "the earlier mark, and the value if it is old");
     }
+}
+
+/// A node whose clock is years ahead would have everything removed that it reads.
+#[tokio::test]
+async fn what_is_read_is_old_by_the_clock_of_the_store() {
+    let bucket = bucket(|head| match head.starts_with("GET") {
+        true => announcing(100, &[1; 100]),
+        false => announcing(0, &[]),
+    });
+    bucket.connect().await.unwrap();
+    let read = bucket.get(&key(1), 1000).await.unwrap().unwrap();
+    assert!(read.age.is_some_and(|age| age < TTL), "{:?}", read.age);
 }
 
 #[tokio::test]
@@ -458,6 +505,77 @@ async fn versions_of_a_record_leave_when_they_have_been_replaced_for_long() {
     assert_eq!(backend.record(&record, 100).await, Ok(Some((6, vec![5]))));
     backend.delete_record(&record).await.unwrap();
     assert_eq!(backend.record(&record, 100).await, Ok(None));
+}
+
+#[tokio::test]
+async fn a_removed_record_leaves_no_folder() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = opened(&format!("file://{}", directory.path().display()));
+    backend.connect().await.unwrap();
+    let [one, other] =
+        ["one", "other"].map(|name| RecordKey { kind: OwnerTag([2; 8]), name: name.to_owned() });
+    for record in [&one, &other] {
+        assert_eq!(backend.put_record(record, 0, vec![1]).await, Ok(Ok(())));
+    }
+    let kind = directory.path().join("kvik1-0101010101010101/r").join(one.kind.to_string());
+    let folders = || std::fs::read_dir(&kind).unwrap().map(|entry| entry.unwrap().file_name());
+    for _ in 0..2 {
+        backend.delete_record(&one).await.unwrap();
+        assert_eq!(folders().collect::<Vec<_>>(), ["other"]);
+    }
+    assert_eq!(backend.put_record(&one, 0, vec![1]).await, Ok(Ok(())));
+    assert_eq!(folders().count(), 2);
+}
+
+/// `object_store` neither lists what a killed process was writing nor removes folders.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_sweep_removes_what_is_never_listed_from_a_directory() {
+    let (directory, backend) = aged_directory(2).await;
+    let root = directory.path().join("kvik1-0101010101010101");
+    let value = file_of(directory.path(), 0);
+    let old = SystemTime::now() - Duration::from_secs(7200);
+    let age = |path: &std::path::Path| std::fs::File::open(path).unwrap().set_modified(old).unwrap();
+    let [left, new, foreign] = ["1#1", "1#2", "notes.txt"].map(|name| value.with_file_name(name));
+    let empty = root.join("r/0202020202020202/name");
+    std::fs::create_dir_all(&empty).unwrap();
+    for path in [&left, &new, &foreign] {
+        std::fs::write(path, [1; 10]).unwrap();
+    }
+    [&left, &foreign, &empty].into_iter().for_each(|path| age(path));
+    let beside = root.join("r/0202020202020202/new");
+    std::fs::create_dir(&beside).unwrap();
+    let rules = SweepRules { ttl: TTL, total_max: None, owner_max: None, every: Duration::ZERO };
+    backend.sweep(&rules).await.unwrap();
+    assert!(!left.exists() && !empty.exists());
+    assert!([&new, &foreign, &value, &beside].iter().all(|path| path.exists()), "what may be in use stays");
+    assert_eq!(backend.exists(&[key(0), key(1)]).await, Ok(vec![true; 2]));
+}
+
+/// The file system had its name on the disk, and not its content.
+#[tokio::test]
+async fn a_version_that_a_loss_of_power_has_emptied_does_not_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = opened(&format!("file://{}", directory.path().display()));
+    backend.connect().await.unwrap();
+    let record = RecordKey { kind: OwnerTag([2; 8]), name: "name".to_owned() };
+    let place = directory.path().join("kvik1-0101010101010101/r").join(record.kind.to_string()).join("name");
+    for lost in [Vec::new(), vec![0; 9]] {
+        backend.delete_record(&record).await.unwrap();
+        for after in 0..2 {
+            assert_eq!(backend.put_record(&record, after, vec![7; 9]).await, Ok(Ok(())));
+        }
+        let newest = place.join(format!("{:016x}", 2));
+        std::fs::write(&newest, &lost).unwrap();
+        assert_eq!(backend.record(&record, 100).await, Ok(Some((2, lost))), "it may be being replaced");
+        let file = std::fs::File::options().append(true).open(&newest).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(100)).unwrap();
+        assert_eq!(backend.record(&record, 100).await, Ok(Some((1, vec![7; 9]))));
+        assert_eq!(backend.put_record(&record, 1, vec![8; 9]).await, Ok(Ok(())));
+    }
+    let file = std::fs::File::options().append(true).open(place.join(format!("{:016x}", 2))).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(100)).unwrap();
+    assert_eq!(backend.record(&record, 5).await, Ok(Some((2, Vec::new()))), "it is too large, and not lost");
 }
 
 #[tokio::test]
