@@ -5,8 +5,8 @@
 //! Nobody renews that one: it names what is deleted later, until it is removed.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,8 @@ const OLD_S: u64 = 24 * 3600;
 const PROBE_TIME: Duration = Duration::from_secs(2);
 /// Maximum lists that are used, the latest ones.
 const LISTS_MAX: usize = 64;
-/// Age in seconds above which the node of a list, which renews it every minute, is taken to have ended.
-const UNRENEWED_S: u64 = 5 * 60;
+/// Time after which the node of a list, which renews it every minute, is taken to have ended.
+const UNRENEWED: Duration = Duration::from_secs(5 * 60);
 /// Maximum names that a node remembers of lists that may still be there, because the store did not answer.
 const NAMES_MAX: usize = 16;
 
@@ -60,8 +60,11 @@ struct OwnLists {
 /// The lists of all nodes, which stay when their nodes have ended.
 pub struct HotLists {
     records: Arc<dyn SharedRecords>,
-    /// Time of the last deletion in seconds since 1970; 0 once no list is from before it.
-    deleted_s: AtomicU64,
+    /// Whether something was deleted since the lists were last looked at.
+    is_deleted: AtomicBool,
+    /// The lists that were there then, which may name it, and since when this process knows them: the clocks of their
+    /// nodes may differ from its own.
+    suspects: Mutex<HashMap<String, Instant>>,
 }
 
 /// The list of the prefixes that a node uses.
@@ -233,38 +236,40 @@ impl Fleet {
 impl HotLists {
     /// The lists in this store.
     pub fn new(records: Arc<dyn SharedRecords>) -> HotLists {
-        HotLists { records, deleted_s: AtomicU64::new(0) }
+        HotLists { records, is_deleted: AtomicBool::default(), suspects: Mutex::default() }
     }
 
     /// Notes that something was deleted, which the lists of nodes that have ended may still name.
     pub fn note_deletion(&self) {
-        self.deleted_s.store(unix_seconds(), Ordering::Relaxed);
+        self.is_deleted.store(true, Ordering::Relaxed);
     }
 
-    /// Removes the lists from before the last deletion that nobody renews any more. To be called again and again: a node
-    /// that ended just now may still be renewing its list. Blocking.
-    pub fn sweep(&self) {
-        self.sweep_at(unix_seconds());
-    }
-
-    fn sweep_at(&self, now_s: u64) {
-        let deleted_s = self.deleted_s.load(Ordering::Relaxed);
-        if deleted_s == 0 {
+    /// Removes the lists from before the last deletion that nobody renews any more. To be called again and again with the
+    /// time: a node that ended just now may still be renewing its list. Blocking.
+    pub fn sweep(&self, now: Instant) {
+        // Every change leaves lists that are there.
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_deleted = self.is_deleted.swap(false, Ordering::Relaxed);
+        if !is_deleted && suspects.is_empty() {
             return;
         }
-        let names = match self.records.list(KIND) {
-            Ok(names) => names,
-            Err(error) => return tracing::debug!("lists of nodes that have ended are still there: {error}"),
+        let names: HashSet<String> = match self.records.list(KIND) {
+            Ok(names) => names.into_iter().collect(),
+            Err(error) => {
+                self.is_deleted.fetch_or(is_deleted, Ordering::Relaxed);
+                return tracing::debug!("lists of nodes that have ended are still there: {error}");
+            }
         };
-        let older = |name: &String| written_s(name).filter(|&at_s| at_s <= deleted_s);
-        let is_left = |(name, at_s): &(&String, u64)| {
-            at_s.saturating_add(UNRENEWED_S) >= now_s || self.records.delete(KIND, name).is_err()
-        };
-        let older = names.iter().filter_map(|name| Some((name, older(name)?)));
-        if older.filter(is_left).count() == 0 {
-            // Unless something else was deleted meanwhile.
-            let _ = self.deleted_s.compare_exchange(deleted_s, 0, Ordering::Relaxed, Ordering::Relaxed);
+        // A list that is renewed has another name.
+        suspects.retain(|name, _| names.contains(name));
+        if is_deleted {
+            for name in names {
+                suspects.entry(name).or_insert(now);
+            }
         }
+        suspects.retain(|name, since| {
+            now.duration_since(*since) < UNRENEWED || self.records.delete(KIND, name).is_err()
+        });
     }
 }
 
@@ -446,28 +451,35 @@ mod tests {
         let store = Arc::new(Memory::new(1 << 20, 16));
         let (remote, fleet) = node(&store, 1);
         let (records, all) = (fleet.records.clone(), HotLists::new(Arc::new(FleetRecords::of(remote))));
-        let now_s = unix_seconds();
-        let put = |name: &str, at_s: u64| {
-            records.put(KIND, &format!("{name}-{at_s}-1"), 0, Vec::new()).unwrap();
+        let start = Instant::now();
+        let put = |name: &str| {
+            records.put(KIND, name, 0, Vec::new()).unwrap();
         };
-        put("ended", now_s - UNRENEWED_S - 1);
-        put("killed", now_s - 1);
         let names = || {
-            let names = records.list(KIND).unwrap();
-            let mut names: Vec<String> =
-                names.iter().map(|name| name.split('-').next().unwrap().to_owned()).collect();
+            let mut names = records.list(KIND).unwrap();
             names.sort_unstable();
             names
         };
-        all.sweep_at(now_s);
-        assert_eq!(names(), ["ended", "killed"], "nothing was deleted");
+        let sweep = |after: Duration| all.sweep(start + after);
+        // By the clocks of their nodes one ended long ago, and one is yet to come.
+        ["ended-7-1", "killed-99999999999-1", "lives-7-1"].into_iter().for_each(put);
+        sweep(2 * UNRENEWED);
+        assert_eq!(names().len(), 3, "nothing was deleted");
         all.note_deletion();
-        all.sweep_at(now_s);
-        assert_eq!(names(), ["killed"], "it may still live");
-        put("lives", now_s + UNRENEWED_S);
-        all.sweep_at(now_s + UNRENEWED_S + 1);
-        assert_eq!(names(), ["lives"]);
-        assert_eq!(all.deleted_s.load(Ordering::Relaxed), 0, "and nobody asks any more");
+        sweep(Duration::ZERO);
+        records.delete(KIND, "lives-7-1").unwrap();
+        put("lives-7-2");
+        sweep(UNRENEWED / 2);
+        let all_names = ["ended-7-1", "killed-99999999999-1", "lives-7-2"];
+        assert_eq!(names(), all_names, "they may still live");
+        all.note_deletion();
+        sweep(UNRENEWED);
+        assert_eq!(names(), ["lives-7-2"], "another deletion gives them no more time");
+        records.delete(KIND, "lives-7-2").unwrap();
+        put("lives-7-3");
+        sweep(UNRENEWED * 3);
+        assert_eq!(names(), ["lives-7-3"]);
+        assert!(all.suspects.lock().unwrap().is_empty(), "and nobody asks any more");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::http::StatusCode;
@@ -130,10 +130,14 @@ async fn what_is_noted_of_a_conversation_is_noted_of_its_fork() {
 async fn after_a_deletion_the_lists_of_nodes_that_have_ended_are_gone() {
     let store: Arc<Store> = Arc::default();
     let server = node(&store);
-    store.put("hot-prompts", "0123-1700000000-1", 0, Vec::new()).unwrap();
+    let ended = "0123-1700000000-1";
+    store.put("hot-prompts", ended, 0, Vec::new()).unwrap();
     chat(&server, "trip", "I am in Oslo.").await;
     let (_, deleted) = send(&server, "DELETE", &format!("{ALL}/trip"), Value::Null).await;
     assert_eq!(deleted["deleted"], json!(true), "{deleted}");
+    assert_eq!(store.list("hot-prompts").unwrap(), [ended], "its node may still renew it");
+    let lists = server.app.server.hot_lists.as_ref().unwrap();
+    lists.sweep(Instant::now() + Duration::from_secs(5 * 60));
     assert_eq!(store.list("hot-prompts").unwrap(), [""; 0]);
 }
 
