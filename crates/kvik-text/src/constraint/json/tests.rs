@@ -151,6 +151,34 @@ fn numbers_are_within_their_bounds() {
     assert!(accepts(&Constraint::JsonSchema(none), "{}"));
 }
 
+/// Beside a divisor an open bound excludes itself too, however near the other bound is.
+#[test]
+fn multiples_are_within_their_bounds() {
+    let compiler = compiler();
+    for (divisor, bounds, allowed, refused) in [
+        (0.1, json!({"exclusiveMinimum": 0, "maximum": 0.5}), ["0.1", "0.5"], ["0", "0.0", "0.6"]),
+        (0.25, json!({"minimum": -0.5, "exclusiveMaximum": 0}), ["-0.25", "-0.5"], ["0", "-0", "-0.1"]),
+        (0.3, json!({"exclusiveMinimum": 1, "maximum": 1.9}), ["1.2", "1.8"], ["1", "1.0", "1.3"]),
+        (
+            0.25,
+            json!({"exclusiveMinimum": 7, "exclusiveMaximum": 7.75}),
+            ["7.25", "7.5"],
+            ["7", "7.75", "7.1"],
+        ),
+    ] {
+        let mut schema = bounds;
+        schema["multipleOf"] = json!(divisor);
+        let guide = compiler.compile(&Constraint::JsonSchema(schema.clone())).unwrap();
+        for (texts, expect) in [(&allowed[..], true), (&refused[..], false)] {
+            for text in texts {
+                assert_eq!(accepts_from(guide.fork(), text), expect, "{schema}: {text}");
+            }
+        }
+    }
+    let none = json!({"properties": {"a": {"exclusiveMinimum": 0, "maximum": 0.5, "multipleOf": 2}}});
+    assert!(accepts(&Constraint::JsonSchema(none), "{}"));
+}
+
 /// Comparison with llguidance's own translation: texts without escapes are accepted by both or by neither.
 #[test]
 fn structure_is_that_of_llguidance() {

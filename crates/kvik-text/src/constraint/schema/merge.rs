@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::valid::{equal, likeness};
+use super::valid::{equal, likeness, order};
 use super::{
     DEPTH_MAX, Fields, NODES_MAX, NOT_A_SCHEMA, Normaliser, PATH_BYTES, Result, UnderStrict, excluded,
     failed, object_of, text,
@@ -129,7 +129,9 @@ impl Normaliser<'_> {
             Some(reference) => self.referred(reference, at, enclosing),
         };
         enclosing.depth -= 1;
-        expanded
+        let mut expanded = expanded?;
+        self.close_unevaluated(&mut expanded, at)?;
+        Ok(expanded)
     }
 
     /// The target of a reference, with its own references resolved.
@@ -259,12 +261,12 @@ fn intersect(key: &str, first: &mut Value, second: Value, at: &str) -> Result<Op
             *first = Value::Bool(*first == Value::Bool(true) && second == Value::Bool(true))
         }
         (key, _, second) if key.starts_with("min") || key == "exclusiveMinimum" => {
-            if second.as_f64() > first.as_f64() {
+            if order(&second, first).is_gt() {
                 *first = second;
             }
         }
         (key, _, second) if key.starts_with("max") || key == "exclusiveMaximum" => {
-            if second.as_f64() < first.as_f64() {
+            if order(&second, first).is_lt() {
                 *first = second;
             }
         }

@@ -24,6 +24,7 @@ use serde_json::{Map, Value, json};
 
 use super::limits::{check_regex, check_schema_bytes};
 use crate::kinds::{Fields, implied_type, pointed};
+use crate::measure::json_bytes;
 
 /// Maximum schemas within the schema, each counted once per use in a combination.
 const NODES_MAX: usize = 20_000;
@@ -75,8 +76,7 @@ type Result<T> = std::result::Result<T, SchemaError>;
 /// Normalises a schema; a normalised one stays unchanged. A long one is refused first: the cost of reading it, and the
 /// stack that this takes, are bounded for schemas within that limit.
 pub fn normalise(schema: &Value, strictness: Strictness) -> Result<Normalised> {
-    let bytes = schema.to_string().len();
-    check_schema_bytes(bytes).map_err(|error| failed("$", format!("is too long: {error}")))?;
+    check_schema_bytes(json_bytes(schema)).map_err(|error| failed("$", format!("is too long: {error}")))?;
     let mut normaliser = Normaliser::new(schema, strictness);
     let mut levels = 0;
     let mut normal = normaliser.node(schema, "$", 0)?;
@@ -245,14 +245,17 @@ impl<'a> Normaliser<'a> {
         let alone = |key: &str| key == keyword || (key == "type" && repeated) || merge::is_annotation(key);
         let siblings = match fields.keys().all(|key| alone(key)) {
             true => None,
-            false => Some(Value::Object(self.copy_fields(fields, |key| key != keyword, at)?)),
+            false => {
+                let is_sibling = |key: &str| key != keyword && !unnamed::is_unevaluated(key);
+                Some(Value::Object(self.copy_fields(fields, is_sibling, at)?))
+            }
         };
         let (mut normal, mut excluded) = (Vec::new(), None);
         for (index, option) in options.iter().enumerate() {
             let at = format!("{at}.{keyword}[{index}]");
             let one = match &siblings {
                 None => self.node(option, &at, depth + 1),
-                Some(siblings) => self.option_beside(siblings, option, &at, depth + 1),
+                Some(siblings) => self.option_beside(siblings, option, fields, &at, depth + 1),
             };
             match one {
                 Ok(one) => normal.push(one),
@@ -267,10 +270,19 @@ impl<'a> Normaliser<'a> {
         Ok(if normal.len() == 1 { normal.remove(0) } else { object_of("anyOf", Value::Array(normal)) })
     }
 
-    /// Normalises an alternative to which `siblings` apply.
-    fn option_beside(&mut self, siblings: &Value, option: &Value, at: &str, depth: usize) -> Result<Value> {
+    /// Normalises an alternative of `fields` to which `siblings` apply. What `fields` says of the unevaluated applies to
+    /// what neither names.
+    fn option_beside(
+        &mut self,
+        siblings: &Value,
+        option: &Value,
+        fields: &Fields,
+        at: &str,
+        depth: usize,
+    ) -> Result<Value> {
         self.enter(at, depth)?;
-        let both = self.flatten_both(siblings, option, at)?;
+        let mut both = self.flatten_both(siblings, option, at)?;
+        both.extend(self.copy_fields(fields, unnamed::is_unevaluated, at)?);
         self.fields(&both, at, depth)
     }
 

@@ -56,11 +56,6 @@ impl Normaliser<'_> {
         let optional = required.count_optional(entries.properties.keys(), at)?;
         let is_open = entries.additional != Value::Bool(false);
         self.property_counts(fields, out, at, optional, is_open || !entries.patterns.is_empty())?;
-        for keyword in ["unevaluatedProperties", "unevaluatedItems"] {
-            if fields.get(keyword).is_some_and(|value| !value.is_boolean()) {
-                self.drop_keyword(at, keyword, "it depends on the rest of the schema", UnderStrict::Refused)?;
-            }
-        }
         insert_unless_empty(out, "properties", entries.properties);
         insert_unless_empty(out, "patternProperties", entries.patterns);
         if !required.names.is_empty() {
@@ -96,24 +91,32 @@ impl Normaliser<'_> {
         // Dropped patterns leave the object open.
         let dropped = patterns.is_empty() && fields.contains_key("patternProperties");
         let additional = additional.unwrap_or(Value::Bool(dropped || !closes));
-        if additional == Value::Bool(false) && patterns.is_empty() {
-            self.allow_required(fields, required, &mut properties, at)?;
+        if additional == Value::Bool(false) {
+            self.allow_required(fields, required, &patterns, &mut properties, at)?;
         }
         Ok(Entries { properties, patterns, additional, closes })
     }
 
-    /// Adds the required properties: closing the object must not exclude them. If the schema closes it itself, a note
-    /// says so.
+    /// Adds the required properties that no pattern describes: closing the object must not exclude them. If the schema
+    /// closes it itself, a note says so.
     fn allow_required(
         &mut self,
         fields: &Fields,
         required: &Required<'_>,
+        patterns: &Fields,
         properties: &mut Fields,
         at: &str,
     ) -> Result<()> {
         let listed = properties.len();
-        for name in &required.names {
-            properties.entry(*name).or_insert(Value::Bool(true));
+        let unlisted = required.names.iter().copied().filter(|name| !properties.contains_key(*name));
+        let unlisted: Vec<&str> = unlisted.collect();
+        if unlisted.is_empty() {
+            return Ok(());
+        }
+        let matchers: Vec<Matcher> = patterns.keys().filter_map(|pattern| Matcher::new(pattern)).collect();
+        let is_described = |name: &str| matchers.iter().any(|matcher| matcher.matches(name) == Some(true));
+        for name in unlisted.into_iter().filter(|name| !is_described(name)) {
+            properties.insert(name.to_owned(), Value::Bool(true));
         }
         let closes = |keyword: &&str| match fields.get(*keyword) {
             Some(Value::Bool(is_open)) => !is_open,
@@ -186,13 +189,11 @@ impl Normaliser<'_> {
 
     /// The schema of other properties; `None` if it is not given.
     fn additional(&mut self, fields: &Fields, at: &str, depth: usize) -> Result<Option<Value>> {
-        if let Some(schema) = fields.get("additionalProperties") {
-            return self.node(schema, &format!("{at}.additionalProperties"), depth + 1).map(Some);
-        }
-        if let Some(Value::Bool(open)) = fields.get("unevaluatedProperties") {
-            return Ok(Some(Value::Bool(*open)));
-        }
-        Ok(None)
+        let keywords = ["additionalProperties", "unevaluatedProperties"];
+        let Some(keyword) = keywords.into_iter().find(|keyword| fields.contains_key(*keyword)) else {
+            return Ok(None);
+        };
+        self.node(&fields[keyword], &format!("{at}.{keyword}"), depth + 1).map(Some)
     }
 
     /// Converts a list of names to properties.
@@ -296,12 +297,16 @@ impl Normaliser<'_> {
                 self.drop_keyword(at, keyword, "it can only be checked at the end", UnderStrict::Refused)?;
             }
         }
-        // Earlier drafts write a tuple as an array of `items`.
-        let (prefix, items) = match (fields.get("prefixItems"), fields.get("items")) {
-            (None, Some(Value::Array(prefix))) => (Some(prefix), fields.get("additionalItems")),
-            (Some(Value::Array(prefix)), items) => (Some(prefix), items),
-            (Some(_), _) => return Err(failed(&format!("{at}.prefixItems"), "must be an array of schemas")),
-            (None, items) => (None, items),
+        let (prefix, items) = prefix_and_items(fields, at)?;
+        let items = match fields.get("unevaluatedItems") {
+            Some(unevaluated) if items.is_none() && fields.contains_key("contains") => {
+                if unevaluated != &Value::Bool(true) {
+                    let why = "it does not apply to items that `contains` describes";
+                    self.drop_keyword(at, "unevaluatedItems", why, UnderStrict::Refused)?;
+                }
+                None
+            }
+            unevaluated => items.or(unevaluated),
         };
         if let Some(prefix) = prefix {
             let normal = prefix.iter().enumerate();
@@ -328,6 +333,17 @@ impl Normaliser<'_> {
             Err(error) if error.excludes_all => Ok(Value::Bool(false)),
             normal => normal,
         }
+    }
+}
+
+/// The schemas of the first items of an array, and that of the items behind them.
+fn prefix_and_items<'f>(fields: &'f Fields, at: &str) -> Result<(Option<&'f [Value]>, Option<&'f Value>)> {
+    match (fields.get("prefixItems"), fields.get("items")) {
+        // Earlier drafts write a tuple as an array of `items`.
+        (None, Some(Value::Array(prefix))) => Ok((Some(prefix.as_slice()), fields.get("additionalItems"))),
+        (Some(Value::Array(prefix)), items) => Ok((Some(prefix.as_slice()), items)),
+        (Some(_), _) => Err(failed(&format!("{at}.prefixItems"), "must be an array of schemas")),
+        (None, items) => Ok((None, items)),
     }
 }
 

@@ -1,8 +1,11 @@
 //! Strings and numbers.
 
+use std::cmp::Ordering;
+
 use serde_json::{Value, json};
 
 use super::super::limits::{check_classes, unicode_classes};
+use super::valid::order;
 use super::{Fields, Normaliser, Result, UnderStrict, datetime, excluded, failed, pattern, text};
 
 /// Counts above this are unreachable: the context is shorter.
@@ -162,7 +165,7 @@ impl Normaliser<'_> {
     }
 
     /// Drops bounds that hardly any number is beyond, and refuses those that hardly any is within, if llguidance cannot
-    /// compute with them; notes those that it does not exclude.
+    /// compute with them.
     fn computed_bounds(&mut self, out: &mut Fields, at: &str) -> Result<()> {
         let outwards =
             [("minimum", -1.0), ("exclusiveMinimum", -1.0), ("maximum", 1.0), ("exclusiveMaximum", 1.0)];
@@ -178,10 +181,30 @@ impl Normaliser<'_> {
                 self.drop_keyword(at, keyword, why, UnderStrict::Tolerated)?;
             }
         }
-        for keyword in included_bounds(out) {
-            let why =
-                "the other bound is near, and beside `multipleOf` or `x-guidance` this one may be allowed";
-            self.drop_keyword(at, keyword, why, UnderStrict::Tolerated)?;
+        self.close_bounds(out, at)
+    }
+
+    /// Closes the open bounds that llguidance would include: the first multiple beyond one is a bound that it may
+    /// include. Notes those of which it is not known.
+    fn close_bounds(&mut self, out: &mut Fields, at: &str) -> Result<()> {
+        for (open, closed, sign) in
+            [("exclusiveMinimum", "minimum", 1.0), ("exclusiveMaximum", "maximum", -1.0)]
+        {
+            let Some(whole) = included_bound(out, open, closed, sign) else { continue };
+            let divisor = out.get("multipleOf").and_then(Value::as_f64);
+            match divisor.and_then(|divisor| multiple_beyond(whole, divisor)) {
+                Some(multiple) => {
+                    out.remove(open);
+                    out.insert(closed.to_owned(), json!(multiple * sign));
+                }
+                None => {
+                    let why = "the other bound is near, and beside `multipleOf` or `x-guidance` this one may be allowed";
+                    self.drop_keyword(at, open, why, UnderStrict::Tolerated)?;
+                }
+            }
+        }
+        if excludes_all(out) {
+            return Err(excluded(at, "no multiple is within both bounds"));
         }
         Ok(())
     }
@@ -189,28 +212,41 @@ impl Normaliser<'_> {
 
 /// Whether the lower bounds are above the upper ones.
 fn excludes_all(out: &Fields) -> bool {
-    let bound = |keyword: &str| out.get(keyword).and_then(Value::as_f64);
-    let below = |low: &str, high: &str| bound(low).zip(bound(high));
-    below("minimum", "maximum").is_some_and(|(low, high)| low > high)
+    let order_of = |low: &str, high: &str| Some(order(out.get(low)?, out.get(high)?));
+    order_of("minimum", "maximum").is_some_and(Ordering::is_gt)
         || [
             ("minimum", "exclusiveMaximum"),
             ("exclusiveMinimum", "maximum"),
             ("exclusiveMinimum", "exclusiveMaximum"),
         ]
         .iter()
-        .any(|(low, high)| below(low, high).is_some_and(|(low, high)| low >= high))
+        .any(|(low, high)| order_of(low, high).is_some_and(Ordering::is_ge))
 }
 
-/// The open bounds that llguidance includes: it allows the whole number before a fraction that is limited on both sides.
-fn included_bounds(out: &Fields) -> impl Iterator<Item = &'static str> {
-    let bound = |keyword: &str| out.get(keyword).and_then(Value::as_f64);
-    let is_near = |open: &str, others: [&str; 2]| {
-        let distance = |other: &str| Some((bound(open)? - bound(other)?).abs());
-        others.into_iter().filter_map(distance).any(|distance| distance < 1.0)
-    };
-    let low = is_near("exclusiveMinimum", ["maximum", "exclusiveMaximum"]);
-    let high = is_near("exclusiveMaximum", ["minimum", "exclusiveMinimum"]);
-    [low.then_some("exclusiveMinimum"), high.then_some("exclusiveMaximum")].into_iter().flatten()
+/// The magnitude of an open bound that llguidance includes: it allows the whole number before a fraction that is limited
+/// on both sides. `sign` is that of the direction from zero in which the bound limits numbers.
+fn included_bound(out: &Fields, open: &str, closed: &str, sign: f64) -> Option<f64> {
+    let bound = |keyword: &str| Some(out.get(keyword)?.as_f64()? * sign);
+    let whole = bound(open).filter(|whole| *whole >= 0.0 && whole.fract() == 0.0)?;
+    let others = if sign > 0.0 { ["maximum", "exclusiveMaximum"] } else { ["minimum", "exclusiveMinimum"] };
+    let is_near = others.into_iter().filter_map(bound).any(|other| other < whole + 1.0);
+    let is_narrower = bound(closed).is_none_or(|closed| closed <= whole);
+    (is_near && is_narrower).then_some(whole)
+}
+
+/// The first multiple of a divisor beyond a whole number; `None` if no number of 64 bits is exactly that.
+fn multiple_beyond(whole: f64, divisor: f64) -> Option<f64> {
+    // Numbers are written without exponents here.
+    let text = divisor.to_string();
+    let (digits, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let places = fraction.len();
+    let scale = 10_u128.checked_pow(places as u32)?;
+    let divisor: u128 = [digits, fraction].concat().parse().ok()?;
+    let multiple = ((whole as u128).checked_mul(scale)?.checked_div(divisor)? + 1).checked_mul(divisor)?;
+    let text = format!("{}.{:0places$}", multiple / scale, multiple % scale);
+    let number: f64 = text.parse().ok()?;
+    let is_exact = number.to_string() == text.trim_end_matches('0').trim_end_matches('.');
+    is_exact.then_some(number)
 }
 
 /// Number of remainders of a division, in units of the divisor's last digit.

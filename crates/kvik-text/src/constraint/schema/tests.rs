@@ -61,6 +61,33 @@ fn objects_that_list_their_properties_are_closed() {
     check(json!({"type": "object", "properties": {"a": {}}, "required": ["b"]}), r#"{"b":[1]}"#, true);
 }
 
+/// A required name that neither `properties` nor the pattern describes has any value, unless the schema says of other names
+/// what theirs is.
+#[test]
+fn required_names_beside_a_pattern() {
+    let of_pattern = json!({"patternProperties": {"^b": {"type": "integer"}}, "required": ["a"]});
+    let with = |keyword: &str, rule: Value| {
+        let mut schema = of_pattern.clone();
+        schema[keyword] = rule;
+        schema
+    };
+    for (schema, accepted, refused) in [
+        (of_pattern.clone(), r#"{"a":"x","b1":2}"#, r#"{"b1":2}"#),
+        (of_pattern.clone(), r#"{"a":[1]}"#, r#"{"a":1,"b1":"x"}"#),
+        (of_pattern.clone(), r#"{"a":1}"#, r#"{"a":1,"c":2}"#),
+        (with("required", json!(["b1", "a"])), r#"{"a":"x","b1":2}"#, r#"{"a":"x","b1":"y"}"#),
+        (with("properties", json!({"c": {"type": "null"}})), r#"{"c":null,"a":"x"}"#, r#"{"c":null}"#),
+        (with("additionalProperties", json!({"type": "null"})), r#"{"a":null}"#, r#"{"a":1}"#),
+    ] {
+        assert_eq!(lenient(&schema).notes, Vec::<String>::new(), "{schema}");
+        for (text, expect) in [(accepted, true), (refused, false)] {
+            assert_eq!(accepts(&Constraint::JsonSchema(schema.clone()), text), expect, "{schema} on {text}");
+        }
+    }
+    let closed = lenient(&with("additionalProperties", json!(false)));
+    assert!(closed.notes[0].starts_with("$.additionalProperties: not enforced"), "{:?}", closed.notes);
+}
+
 #[test]
 fn inheritance_through_references() {
     let schema = json!({
@@ -167,7 +194,9 @@ fn unenforceable_keywords_are_noted_and_under_strict_refused_as_openai_does() {
     check(json!({"type": "number", "multipleOf": 2, "maximum": f64::MAX}), &["$.maximum"], false);
     check(json!({"type": "integer", "multipleOf": 2, "minimum": i64::MIN}), &["$.minimum"], false);
     let half = json!({"type": "number", "multipleOf": 0.1, "exclusiveMinimum": 0, "maximum": 0.5});
-    check(half, &["$.exclusiveMinimum"], false);
+    check(half, &[], false);
+    let options = json!({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5, "x-guidance": {}});
+    check(options, &["$.exclusiveMinimum"], false);
     check(json!({"multipleOf": 0.1, "exclusiveMinimum": 0, "maximum": 1}), &[], false);
     let options = json!({"type": "integer", "exclusiveMaximum": u64::MAX, "x-guidance": {}});
     check(options, &["$.exclusiveMaximum"], false);
@@ -214,6 +243,76 @@ fn invalid_schemas_name_the_path() {
     assert!(normalise(&json!({"$ref": "#/$defs/a0", "$defs": expanding}), Strictness::Lenient).is_err());
     let selfish = json!({"$ref": "#/$defs/a", "type": "object", "$defs": {"a": {"$ref": "#/$defs/a"}}});
     assert!(normalise(&selfish, Strictness::Lenient).is_err());
+}
+
+#[test]
+fn bounds_beside_a_divisor_are_its_multiples_where_llguidance_would_include_them() {
+    let check = |schema: Value, expect: Value| assert_eq!(lenient(&schema).schema, expect, "{schema}");
+    let number = |mut bounds: Value, divisor: f64| {
+        bounds["type"] = json!("number");
+        bounds["multipleOf"] = json!(divisor);
+        bounds
+    };
+    for (divisor, bounds, expect) in [
+        (0.1, json!({"exclusiveMinimum": 0, "maximum": 0.5}), json!({"minimum": 0.1, "maximum": 0.5})),
+        (0.3, json!({"exclusiveMinimum": 1, "maximum": 1.9}), json!({"minimum": 1.2, "maximum": 1.9})),
+        (0.25, json!({"minimum": -0.5, "exclusiveMaximum": 0}), json!({"minimum": -0.5, "maximum": -0.25})),
+        (
+            0.1,
+            json!({"exclusiveMinimum": 0, "minimum": -3, "maximum": 0.5}),
+            json!({"minimum": 0.1, "maximum": 0.5}),
+        ),
+    ] {
+        check(number(bounds, divisor), number(expect, divisor));
+    }
+    for kept in [
+        json!({"exclusiveMinimum": 0, "maximum": 1}),
+        json!({"exclusiveMinimum": 0.5, "maximum": 0.9}),
+        json!({"exclusiveMinimum": 0, "minimum": 0.2, "maximum": 0.5}),
+        json!({"exclusiveMinimum": -1, "maximum": -0.5}),
+        json!({"exclusiveMinimum": 0}),
+    ] {
+        check(number(kept.clone(), 0.1), number(kept, 0.1));
+    }
+    let none = number(json!({"exclusiveMinimum": 0, "exclusiveMaximum": 0.4}), 0.4);
+    assert!(normalise(&none, Strictness::Lenient).is_err_and(|error| error.excludes_all));
+}
+
+/// A float has no whole number between 2^53 and 2^53 + 2.
+#[test]
+fn bounds_of_many_digits_are_compared_to_the_last() {
+    const FLOATS_END: u64 = 1 << 53;
+    let (max, below) = (i64::MAX, i64::MAX - 1);
+    let merged = |parts: [Value; 2]| lenient(&json!({"type": "integer", "allOf": parts})).schema;
+    for parts in [
+        [json!({"maximum": max}), json!({"maximum": below})],
+        [json!({"maximum": below}), json!({"maximum": max})],
+    ] {
+        assert_eq!(merged(parts), json!({"type": "integer", "maximum": below}));
+    }
+    let above = [json!({"minimum": FLOATS_END + 1}), json!({"minimum": FLOATS_END})];
+    assert_eq!(merged(above), json!({"type": "integer", "minimum": FLOATS_END + 1}));
+
+    let one = json!({"type": "integer", "exclusiveMinimum": FLOATS_END, "maximum": FLOATS_END + 1});
+    for (text, expect) in
+        [("9007199254740992", false), ("9007199254740993", true), ("9007199254740994", false)]
+    {
+        assert_eq!(accepts(&Constraint::JsonSchema(one.clone()), text), expect, "{text}");
+    }
+    let none = json!({"type": "integer", "exclusiveMinimum": FLOATS_END, "exclusiveMaximum": FLOATS_END});
+    assert!(normalise(&none, Strictness::Lenient).is_err_and(|error| error.excludes_all));
+
+    let listed = |beside: Value| {
+        let mut schema = json!({"enum": [FLOATS_END, FLOATS_END + 1, 9007199254740994.0]});
+        schema.as_object_mut().unwrap().extend(beside.as_object().unwrap().clone());
+        lenient(&schema).schema["enum"].clone()
+    };
+    assert_eq!(listed(json!({"maximum": FLOATS_END})), json!([FLOATS_END]));
+    assert_eq!(listed(json!({"minimum": FLOATS_END + 1})), json!([FLOATS_END + 1, 9007199254740994.0]));
+    assert_eq!(
+        listed(json!({"exclusiveMaximum": 1e300, "minimum": 9007199254740994.0})),
+        json!([9007199254740994.0])
+    );
 }
 
 #[test]

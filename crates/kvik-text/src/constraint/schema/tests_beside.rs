@@ -57,9 +57,8 @@ fn rules() -> Vec<Rule> {
         rule(json!({"properties": {"b": {"type": "integer"}}}), |value| {
             object(value, |fields| fields.get("b").is_none_or(Value::is_i64))
         }),
-        rule(json!({"properties": {"a": {}}, "additionalProperties": false}), |value| {
-            object(value, |fields| fields.keys().all(|name| name == "a"))
-        }),
+        closed_by("additionalProperties"),
+        closed_by("unevaluatedProperties"),
         rule(json!({"additionalProperties": {"type": "integer"}}), |value| {
             object(value, |fields| fields.values().all(Value::is_i64))
         }),
@@ -104,6 +103,12 @@ fn rules() -> Vec<Rule> {
     ]
 }
 
+fn closed_by(keyword: &str) -> Rule {
+    rule(json!({"properties": {"a": {}}, (keyword): false}), |value| {
+        object(value, |fields| fields.keys().all(|name| name == "a"))
+    })
+}
+
 fn required() -> Rule {
     rule(json!({"required": ["a"]}), |value| object(value, |fields| fields.contains_key("a")))
 }
@@ -140,8 +145,10 @@ fn values() -> Vec<Value> {
 }
 
 /// Keywords of which some apply to what the others do not name, if they are siblings.
-const RELATED: [&[&str]; 2] =
-    [&["properties", "patternProperties", "additionalProperties"], &["prefixItems", "items"]];
+const RELATED: [&[&str]; 2] = [
+    &["properties", "patternProperties", "additionalProperties", "unevaluatedProperties"],
+    &["prefixItems", "items"],
+];
 
 /// Two rules combined, in every way to express it. Equal keywords cannot be siblings, and related ones say something else
 /// as siblings.
@@ -160,7 +167,8 @@ fn both(first: &Value, second: &Value) -> Vec<Value> {
     if !names.keys().any(|key| first_names.contains_key(key)) && !RELATED.iter().any(is_related) {
         ways.push(beside(names));
     }
-    if !first_names.contains_key("anyOf") {
+    // What an alternative names is evaluated.
+    if !["anyOf", "unevaluatedProperties"].iter().any(|key| first_names.contains_key(*key)) {
         ways.push(beside(&Map::from_iter([("anyOf".to_owned(), json!([second]))])));
     }
     ways
@@ -237,6 +245,47 @@ fn check_answers(compiler: &Compiler, schema: &Value, rules: &[&Rule]) {
         let accepted = accepts_from(guide.fork(), &value.to_string());
         assert!(allowed || !accepted, "{schema} accepts {value}");
     }
+}
+
+/// What is evaluated is what a part names itself, and what its own parts name.
+#[test]
+fn unevaluated_names_and_items_are_those_of_their_own_part() {
+    let closed = |names: &str| json!({"properties": {names: {}}, "unevaluatedProperties": false});
+    let named = |name: &str| json!({"properties": {name: {}}});
+    let alternatives = json!([{"properties": {"b": {}}, "required": ["b"]}, named("c")]);
+    let compiler = compiler();
+    let check = |schema: Value, accepted: &[&str], refused: &[&str]| {
+        assert_eq!(normalise(&schema, Strictness::Strict).unwrap().notes, Vec::<String>::new(), "{schema}");
+        let guide = compiler.compile(&Constraint::JsonSchema(schema.clone())).unwrap();
+        for (texts, expect) in [(accepted, true), (refused, false)] {
+            for text in texts {
+                assert_eq!(accepts_from(guide.fork(), text), expect, "{schema}: {text}");
+            }
+        }
+    };
+    let (a, b, both) = (r#"{"a":1}"#, r#"{"b":1}"#, r#"{"a":1,"b":1}"#);
+    check(json!({"allOf": [closed("a"), named("b")]}), &[a, "{}"], &[b, both]);
+    check(json!({"allOf": [named("b"), closed("a")]}), &[a, "{}"], &[b, both]);
+    let base = json!({"$ref": "#/$defs/base", "properties": {"b": {}}, "$defs": {"base": closed("a")}});
+    check(base, &[a, "{}"], &[b, both]);
+    let whole = json!({"allOf": [named("a"), named("b")], "unevaluatedProperties": false});
+    check(whole, &[a, b, both], &[r#"{"c":1}"#]);
+    let nested = json!({"allOf": [{"allOf": [named("a")], "unevaluatedProperties": false}, named("b")]});
+    check(nested, &[a], &[b, both]);
+    let some = json!({"properties": {"a": {}}, "anyOf": alternatives, "unevaluatedProperties": false});
+    check(some, &[a, both, r#"{"a":1,"c":1}"#], &[r#"{"b":1,"d":1}"#]);
+    let integers = json!({"allOf": [named("a")], "unevaluatedProperties": {"type": "integer"}});
+    check(integers, &[r#"{"a":"x","z":1}"#], &[r#"{"a":1,"z":"x"}"#]);
+    let tuple = json!({"prefixItems": [{}], "unevaluatedItems": false});
+    check(json!({"allOf": [tuple, {"prefixItems": [{}, {}]}]}), &["[]", "[1]"], &["[1,2]"]);
+    check(json!({"type": "array", "unevaluatedItems": false}), &["[]"], &["[1]"]);
+    let uncertain = json!({"anyOf": alternatives, "unevaluatedProperties": false});
+    let normal = normalise(&json!({"allOf": [uncertain, named("a")]}), Strictness::Lenient).unwrap();
+    assert!(
+        normal.notes[0].starts_with("$.allOf[0].unevaluatedProperties: not enforced"),
+        "{:?}",
+        normal.notes
+    );
 }
 
 /// What one part does not allow is not allowed because another part names it.

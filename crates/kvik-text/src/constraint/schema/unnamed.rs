@@ -1,4 +1,5 @@
-//! Keywords that apply to what their siblings do not name: `additionalProperties` and `items`.
+//! Keywords that apply to what their siblings do not name: `additionalProperties` and `items`, and `unevaluatedProperties`
+//! and `unevaluatedItems`, whose siblings include the parts of the same schema.
 //!
 //! In a combination, siblings are those of one part. Merged, a keyword would have those of all parts as well, and would no
 //! longer apply to what another part names; so its schema is added there before. Programs that close each class by itself
@@ -15,10 +16,39 @@ use super::{Fields, Normaliser, Result, UnderStrict};
 /// The keywords that name properties.
 const NAMING: [&str; 2] = ["properties", "patternProperties"];
 
+/// The keywords of what its siblings do not name, each with that of what the parts of its schema do not name either.
+const REST: [(&str, &str); 2] =
+    [("additionalProperties", "unevaluatedProperties"), ("items", "unevaluatedItems")];
+
+/// The keywords that may name more, depending on the value.
+const CONDITIONAL: [&str; 6] = ["anyOf", "oneOf", "if", "dependentSchemas", "dependencies", "contains"];
+
+/// Whether a keyword applies to what neither its siblings nor the parts of its schema name.
+pub(super) fn is_unevaluated(keyword: &str) -> bool {
+    REST.iter().any(|(_, unevaluated)| *unevaluated == keyword)
+}
+
 /// For each name or pattern of a part, whether another part names none of its properties; `None` if that is not certain.
 type Unnamed = Vec<Option<bool>>;
 
 impl Normaliser<'_> {
+    /// Makes what `part`, whose own parts are resolved, says of the unevaluated apply to what it does not name itself: it
+    /// does not see what the other parts of a combination name.
+    pub(super) fn close_unevaluated(&mut self, part: &mut Fields, at: &str) -> Result<()> {
+        let is_conditional = CONDITIONAL.iter().any(|keyword| part.contains_key(*keyword));
+        for (rest, unevaluated) in REST {
+            if !is_conditional {
+                if let Some(schema) = part.remove(unevaluated) {
+                    part.entry(rest).or_insert(schema);
+                }
+            } else if part.get(unevaluated).is_some_and(|schema| *schema != Value::Bool(true)) {
+                let why = "what other parts name is allowed, because its own part may name it depending on the value";
+                self.drop_keyword(at, unevaluated, why, UnderStrict::Tolerated)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds what `part` says of all that it does not name to what `other` names, another part of the same combination.
     pub(super) fn restrict_unnamed(&mut self, part: &Fields, other: &mut Fields, at: &str) -> Result<()> {
         self.restrict_properties(part, other, at)?;

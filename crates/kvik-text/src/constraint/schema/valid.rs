@@ -1,6 +1,7 @@
 //! Validation of a value against a schema: most keywords that no grammar can enforce can be checked on a
 //! known value.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
@@ -126,7 +127,7 @@ impl<'a> Validator<'a> {
             "unevaluatedItems" if value.is_array() => None,
             _ => match value {
                 Value::String(text) => self.of_text(keyword, rule, text),
-                Value::Number(_) => of_number(keyword, rule, fields, value.as_f64()?),
+                Value::Number(_) => of_number(keyword, rule, fields, value),
                 Value::Array(items) => self.of_items(keyword, rule, fields, items),
                 Value::Object(entries) => self.of_entries(keyword, rule, fields, entries, value),
                 Value::Null | Value::Bool(_) => Some(true),
@@ -276,20 +277,20 @@ fn breadth(rule: &Value) -> usize {
     }
 }
 
-fn of_number(keyword: &str, rule: &Value, fields: &Fields, number: f64) -> Option<bool> {
+fn of_number(keyword: &str, rule: &Value, fields: &Fields, number: &Value) -> Option<bool> {
     let is_exclusive = |keyword: &str| fields.get(keyword) == Some(&Value::Bool(true));
-    let bound = || rule.as_f64();
+    let order_to_bound = || rule.is_number().then(|| order(number, rule));
     match keyword {
         // In draft 4 a boolean states whether a bound is exclusive.
-        "minimum" if is_exclusive("exclusiveMinimum") => Some(number > bound()?),
-        "maximum" if is_exclusive("exclusiveMaximum") => Some(number < bound()?),
+        "minimum" if is_exclusive("exclusiveMinimum") => order_to_bound().map(Ordering::is_gt),
+        "maximum" if is_exclusive("exclusiveMaximum") => order_to_bound().map(Ordering::is_lt),
         "exclusiveMinimum" | "exclusiveMaximum" if rule.is_boolean() => Some(true),
-        "minimum" => Some(number >= bound()?),
-        "maximum" => Some(number <= bound()?),
-        "exclusiveMinimum" => Some(number > bound()?),
-        "exclusiveMaximum" => Some(number < bound()?),
+        "minimum" => order_to_bound().map(Ordering::is_ge),
+        "maximum" => order_to_bound().map(Ordering::is_le),
+        "exclusiveMinimum" => order_to_bound().map(Ordering::is_gt),
+        "exclusiveMaximum" => order_to_bound().map(Ordering::is_lt),
         "multipleOf" => {
-            let quotient = number / bound().filter(|divisor| *divisor != 0.0)?;
+            let quotient = number.as_f64()? / rule.as_f64().filter(|divisor| *divisor != 0.0)?;
             // Decimal fractions are not exact in binary.
             Some((quotient - quotient.round()).abs() <= 1e-9 * quotient.abs().max(1.0))
         }
@@ -329,13 +330,29 @@ fn has_all(names: &Value, entries: &Fields) -> bool {
 /// Whether two values are equal: `1` equals `1.0`, and the order of properties does not matter.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(x), Value::Number(y)) if x.is_f64() != y.is_f64() => x.as_f64() == y.as_f64(),
+        (Value::Number(x), Value::Number(y)) if x.is_f64() != y.is_f64() => order(a, b).is_eq(),
         (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| equal(x, y)),
         (Value::Object(x), Value::Object(y)) => {
             x.len() == y.len() && x.iter().all(|(key, x)| y.get(key).is_some_and(|y| equal(x, y)))
         }
         _ => a == b,
     }
+}
+
+/// The order of two numbers, in which none is rounded; what is no number comes before all.
+pub(super) fn order(a: &Value, b: &Value) -> Ordering {
+    match (whole(a), whole(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        // One of them has a fraction or is beyond all whole numbers of 64 bits, so rounding the other passes no number.
+        _ => a.as_f64().partial_cmp(&b.as_f64()).unwrap_or(Ordering::Equal),
+    }
+}
+
+/// The whole number that a value is, also as a float.
+fn whole(value: &Value) -> Option<i128> {
+    let integer = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
+    let float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 1e30);
+    integer.or_else(|| float().map(|number| number as i128))
 }
 
 /// A text that values have in common if they are [`equal`]. Whole numbers beyond the precision of `f64` share theirs with
