@@ -1,8 +1,8 @@
 //! Tools as texts, for callers without structures for them.
 
-use kvik_text::tools::{OfferedTool, ToolChoice};
+use kvik_text::tools::{OfferedTool, ToolChoice, no_parameters};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::error::Error;
 
@@ -20,7 +20,7 @@ struct Function {
 }
 
 /// Parses tools in OpenAI's form, JSON: `[{"type": "function", "function": {"name", "description",
-/// "parameters"}}]`.
+/// "parameters"}}]`. A tool that leaves out its `parameters` takes none.
 ///
 /// # Errors
 /// If the text is not in this form, or a schema is not an object.
@@ -43,7 +43,7 @@ pub fn tool_choice_from_name(choice: &str) -> ToolChoice {
 fn offered(
     Entry { function: Function { name, description, parameters } }: Entry,
 ) -> Result<OfferedTool, Error> {
-    let parameters = parameters.unwrap_or_else(|| json!({"type": "object"}));
+    let parameters = parameters.unwrap_or_else(no_parameters);
     match parameters.is_object() {
         true => Ok(OfferedTool { name, description, parameters }),
         false => Err(Error::BadTools(format!("the parameters of `{name}` are no JSON schema (an object)"))),
@@ -52,6 +52,8 @@ fn offered(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -62,7 +64,8 @@ mod tests {
         let names: Vec<(&str, Option<&str>)> =
             tools.iter().map(|tool| (tool.name.as_str(), tool.description.as_deref())).collect();
         assert_eq!(names, [("now", None), ("add", Some("Adds"))]);
-        assert!(tools.iter().all(|tool| tool.parameters == json!({"type": "object"})));
+        let schemas: Vec<&Value> = tools.iter().map(|tool| &tool.parameters).collect();
+        assert_eq!(schemas, [&no_parameters(), &json!({"type": "object"})]);
         for wrong in ["", "{}", "[{}]", r#"[{"function": {"name": "now", "parameters": 1}}]"#] {
             assert!(matches!(tools_from_json(wrong), Err(Error::BadTools(_))), "{wrong}");
         }

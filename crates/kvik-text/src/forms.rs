@@ -22,7 +22,8 @@ pub enum Constraint {
 pub struct Calls {
     /// The condition on which calls begin.
     pub start: CallStart,
-    /// A form for each tool; every call has one of these forms. None if the answer is `instead` and no call.
+    /// A form for each tool; every call has one of these forms, unless it is free. None if the answer is `instead` and no
+    /// call.
     pub tools: Vec<CallForm>,
     /// Text before the first call; this and the next two may be empty.
     pub opening: String,
@@ -32,7 +33,8 @@ pub struct Calls {
     pub closing: String,
     /// Maximum calls in one answer.
     pub calls_max: usize,
-    /// The reasoning that an answer may have. No call begins in it; it is not read where a call is forced.
+    /// The reasoning that an answer may have; no call begins in it. Before a call or a JSON text that is required, it is
+    /// allowed if its place is anywhere and the answer may be JSON.
     pub reasoning: Option<ReasoningTexts>,
 }
 
@@ -94,6 +96,17 @@ pub enum ArgumentsForm {
     },
 }
 
+impl ArgumentsForm {
+    /// The texts between the parts of arguments.
+    pub fn texts(&self) -> Vec<&str> {
+        match self {
+            ArgumentsForm::Parameters { key, value, end } => vec![&**key, &**value, &**end],
+            ArgumentsForm::Dict { quote } => vec![&**quote],
+            ArgumentsForm::Json | ArgumentsForm::Python => Vec::new(),
+        }
+    }
+}
+
 /// The condition on which an answer becomes a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CallStart {
@@ -101,8 +114,18 @@ pub enum CallStart {
     Forced {
         /// The end of the free text.
         after: Option<String>,
-        /// Schema of a JSON text that the answer may be in place of calls.
-        instead: Option<serde_json::Value>,
+        /// A JSON text that the answer may be in place of calls.
+        instead: Option<Box<JsonText>>,
+    },
+    /// As `Forced`, with calls whose form has parts that the model chooses. What follows the beginning of a call is free,
+    /// and may have the control tokens of the form.
+    Free {
+        /// The end of free text before a call.
+        after: Option<String>,
+        /// The tag with which a call begins.
+        trigger: String,
+        /// A JSON text that the answer may be in place of calls.
+        instead: Box<JsonText>,
     },
     /// When the model writes `trigger`; text is free before it and after the calls.
     Lazy {
@@ -112,6 +135,15 @@ pub enum CallStart {
     /// When the answer starts with all that precedes the arguments of a tool, including its name; every other
     /// answer is free text.
     LazyAtStart,
+}
+
+/// A JSON text that is the content of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonText {
+    /// Its schema.
+    pub schema: serde_json::Value,
+    /// The texts before and after it, in each way in which the model may write it; empty ones where nothing marks it.
+    pub around: Vec<[String; 2]>,
 }
 
 /// The reason why a constraint cannot be enforced.

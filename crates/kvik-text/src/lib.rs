@@ -14,6 +14,7 @@ pub mod files;
 pub mod forms;
 mod jinja;
 mod kinds;
+pub mod measure;
 mod references;
 pub mod repetition;
 pub mod sampler;

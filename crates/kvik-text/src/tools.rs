@@ -8,7 +8,7 @@ use super::answer::{AnswerStart, ForcedCall, Offer, Reading, ToolForm};
 use super::references::move_references;
 #[cfg(feature = "grammars")]
 use crate::constraint::schema::{Strictness, normalise};
-use crate::forms::{Calls, Constraint};
+use crate::forms::{CallStart, Calls, Constraint, JsonText};
 
 /// Maximum calls of one answer, if several are allowed.
 pub const CALLS_MAX: usize = 32;
@@ -91,6 +91,11 @@ impl OfferedTool {
         function["parameters"] = self.parameters;
         json!({"type": "function", "function": function})
     }
+}
+
+/// The schema of the arguments of a function without parameters, as a client leaves them out.
+pub fn no_parameters() -> Value {
+    json!({"type": "object", "properties": {}})
 }
 
 /// The tools that an answer may call.
@@ -177,27 +182,32 @@ impl Tools {
             return (Reading::Tagged { start, offer: None }, None);
         };
         let forced = self.forced.then(|| ForcedCall { after: unclosed(&start), instead: None });
-        let constraint = self.constraint(&form, &start, forced);
-        if self.forced && constraint.is_none() {
+        let calls = self.calls(&form, &start, forced);
+        if self.forced && calls.is_none() {
             return (Reading::ForcedCall, Some(Constraint::JsonSchema(self.one_call())));
         }
-        (Reading::Tagged { start, offer: Some(self.offer(form, constraint.is_some())) }, constraint)
+        let offer = self.offer(form, calls.is_some());
+        (Reading::Tagged { start, offer: Some(offer) }, calls.map(Constraint::Calls))
     }
 
     /// As [`Tools::reading`], for an answer that is calls or a JSON text of this schema, after the reasoning in which it
-    /// begins. `None` if nothing is offered and it begins in none, or no constraint holds an answer to all of this.
+    /// begins. `None` if nothing is offered and it begins in none, if the answer cannot be a call, or if no constraint
+    /// holds it to all of this.
     pub fn reading_or_json(
         &self,
         start: AnswerStart,
         form: Option<ToolForm>,
         schema: Value,
     ) -> Option<(Reading, Constraint)> {
+        let instead = Box::new(JsonText { schema, around: start.content_texts() });
         let Some(form) = form.filter(|_| self.offered.is_some()) else {
-            return reasoning_and_json(start, schema);
+            return reasoning_and_json(start, instead);
         };
-        let forced = ForcedCall { after: unclosed(&start), instead: Some(schema) };
-        let constraint = self.constraint(&form, &start, Some(forced))?;
-        Some((Reading::Tagged { start, offer: Some(self.offer(form, true)) }, constraint))
+        let forced =
+            start.may_call().then(|| ForcedCall { after: unclosed(&start), instead: Some(instead) })?;
+        let calls = self.calls(&form, &start, Some(forced))?;
+        let is_held = !matches!(calls.start, CallStart::Free { .. });
+        Some((Reading::Tagged { start, offer: Some(self.offer(form, is_held)) }, Constraint::Calls(calls)))
     }
 
     /// The parser settings of calls in this form; `certain` if a constraint enforces the form, which a build without
@@ -210,16 +220,11 @@ impl Tools {
 
     /// The constraint that enforces this form. A forced call comes after reasoning that has begun; an optional
     /// call does not begin in reasoning.
-    fn constraint(
-        &self,
-        form: &ToolForm,
-        start: &AnswerStart,
-        forced: Option<ForcedCall>,
-    ) -> Option<Constraint> {
+    fn calls(&self, form: &ToolForm, start: &AnswerStart, forced: Option<ForcedCall>) -> Option<Calls> {
         let most = if forced.is_some() { FORCED_CALLS_MAX } else { CALLS_MAX };
         let functions: Vec<_> = self.functions.iter().map(|function| function.held(self.forced)).collect();
         let calls = form.constraint(&functions, forced, self.calls_max.min(most))?;
-        Some(Constraint::Calls(Calls { reasoning: start.reasoning_texts(), ..calls }))
+        Some(Calls { reasoning: Some(start.reasoning_texts()), ..calls })
     }
 
     /// Schema of an answer that is one call as JSON: for forms that no constraint describes.
@@ -233,17 +238,17 @@ impl Tools {
     }
 }
 
-/// For an answer that is a JSON text of this schema after the reasoning in which it begins, if that ends with a tag.
-fn reasoning_and_json(start: AnswerStart, schema: Value) -> Option<(Reading, Constraint)> {
-    let reasoning = start.reasoning_texts().filter(|reasoning| reasoning.begun)?;
-    let forced = ForcedCall { after: Some(reasoning.close), instead: Some(schema) };
+/// For an answer that is this JSON text after the reasoning in which it begins.
+fn reasoning_and_json(start: AnswerStart, instead: Box<JsonText>) -> Option<(Reading, Constraint)> {
+    let forced = ForcedCall { after: Some(unclosed(&start)?), instead: Some(instead) };
     let calls = ToolForm::empty().constraint(&[], Some(forced), 1)?;
     Some((Reading::Tagged { start, offer: None }, Constraint::Calls(calls)))
 }
 
 /// The end of the reasoning in which an answer begins.
 fn unclosed(start: &AnswerStart) -> Option<String> {
-    start.in_reasoning().then(|| start.form.close().to_owned())
+    let reasoning = start.reasoning_texts();
+    reasoning.begun.then_some(reasoning.close)
 }
 
 /// Maximum calls of an answer. A forced call is a single one, unless the request allows several; a call of a tool
@@ -369,6 +374,51 @@ mod tests {
         assert_eq!(held(ToolChoice::Auto, None), [sound.clone(), any.clone()]);
         assert_eq!(held(ToolChoice::Auto, Some(json!(true))), [sound.clone(), any]);
         assert_eq!(held(ToolChoice::Any, None), [sound.clone(), nonsense.clone()]);
+    }
+
+    /// The calls of a form that cannot be enforced are free; a message that has begun as content is no call.
+    #[cfg(feature = "grammars")]
+    #[test]
+    fn an_answer_is_json_or_a_call_in_any_form() {
+        use crate::answer::{AnswerPlace, ReasoningForm};
+        let read = |place: AnswerPlace, reasoning: ReasoningForm, form: ToolForm| {
+            let start = AnswerStart { form: reasoning, place };
+            let tools = tools(ToolChoice::Auto, None);
+            let (reading, constraint) = tools.reading_or_json(start, Some(form), json!(true))?;
+            let (Reading::Tagged { offer: Some(offer), .. }, Constraint::Calls(calls)) =
+                (reading, constraint)
+            else {
+                panic!("calls are offered")
+            };
+            match calls.start {
+                CallStart::Free { trigger, .. } => Some((offer.certain, trigger)),
+                CallStart::Forced { instead: Some(text), .. } => {
+                    let opens: Vec<String> = text.around.into_iter().map(|[open, _]| open).collect();
+                    Some((offer.certain, opens.join(" or ")))
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let (tags, channels) = (ReasoningForm::default(), ReasoningForm::Channels);
+        let actions = ReasoningForm::of_template("<|START_THINKING|>");
+        let kimi = ToolForm::mentioned_in("<|im_system|>tool_declare<|im_middle|>").unwrap();
+        let bare = ToolForm::mentioned_in("<|python_tag|>").unwrap();
+        let loose = |form: ToolForm| ToolForm { loose: true, ..form };
+        let content = "<|channel|>final<|message|>";
+        use AnswerPlace::{Begin, Content, Reasoning};
+        for (place, reasoning, form, expect) in [
+            (Begin, tags, ToolForm::tagged(), Some((true, ""))),
+            (Begin, actions, ToolForm::tagged(), Some((true, " or <|START_RESPONSE|>"))),
+            (Begin, channels, ToolForm::channels(), Some((true, content))),
+            (Reasoning, channels, ToolForm::channels(), Some((true, content))),
+            (Content, channels, ToolForm::channels(), None),
+            (Begin, tags, kimi, Some((false, "<|tool_calls_section_begin|>"))),
+            (Reasoning, tags, loose(ToolForm::tagged()), Some((false, "<tool_call>"))),
+            (Begin, tags, loose(bare), None),
+        ] {
+            let expect = expect.map(|(certain, text)| (certain, text.to_owned()));
+            assert_eq!(read(place, reasoning, form.clone()), expect, "{place:?} {form:?}");
+        }
     }
 
     #[test]

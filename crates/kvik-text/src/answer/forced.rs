@@ -61,11 +61,11 @@ impl ForcedCallParser {
     /// The part of a text that belongs to the arguments, after which only their object's end follows.
     fn of_arguments(&mut self, text: &str) -> String {
         let At::Arguments(balance) = &mut self.at else { return String::new() };
-        let end = balance.feed(text.as_bytes());
-        if end.is_some() {
+        let (part, is_whole) = balance.part_of(text);
+        if is_whole {
             self.at = At::End;
         }
-        text[..end.unwrap_or(text.len())].to_owned()
+        part.to_owned()
     }
 
     fn call(&self, name: String, arguments: String) -> AnswerDelta {

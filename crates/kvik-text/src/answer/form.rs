@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 pub use crate::forms::ArgumentsForm;
-use crate::forms::{CallForm, CallStart, Calls};
+use crate::forms::{CallForm, CallStart, Calls, JsonText};
 
 /// Llama 3 and 4 may write these before a call that has no other tag.
 const PYTHON_TAGS: [&str; 2] = ["<|python_tag|>", "<|python_start|>"];
@@ -130,44 +130,26 @@ impl ToolForm {
     pub fn texts(&self) -> Vec<&str> {
         let mut texts =
             vec![&*self.opening, &*self.separator, &*self.closing, &*self.begin, &*self.middle, &*self.end];
-        match &self.arguments {
-            ArgumentsForm::Parameters { key, value, end } => texts.extend([&**key, &**value, &**end]),
-            ArgumentsForm::Dict { quote } => texts.push(quote),
-            ArgumentsForm::Json | ArgumentsForm::Python => {}
-        }
+        texts.extend(self.arguments.texts());
         if self.marker().is_empty() {
             texts.extend(PYTHON_TAGS);
         }
         texts
     }
 
-    /// The constraint that enforces this form; `None` if the form has parts that the model chooses, or its arguments are not
-    /// JSON and no call is required.
+    /// The constraint that enforces this form; `None` if it cannot be enforced.
     pub fn constraint(
         &self,
         tools: &[(String, Value)],
         forced: Option<ForcedCall>,
         max: usize,
     ) -> Option<Calls> {
-        // The grammar of other arguments fixes their order, which is enforced for forced calls only.
-        if self.loose || (self.arguments != ArgumentsForm::Json && forced.is_none()) {
-            return None;
-        }
-        // If the answer consists of messages, every message begins like a call.
-        let has_text = forced.as_ref().is_none_or(|forced| forced.instead.is_some());
-        if has_text && *self == ToolForm::channels() {
-            return None;
-        }
+        let start = self.start(forced)?;
         let tool = |(name, schema): &(String, Value)| CallForm {
             begin: format!("{}{name}{}", self.begin, self.middle),
             arguments: self.arguments.clone(),
             schema: schema.clone(),
             end: self.end.clone(),
-        };
-        let start = match (forced, self.marker()) {
-            (Some(ForcedCall { after, instead }), _) => CallStart::Forced { after, instead },
-            (None, "") => CallStart::LazyAtStart,
-            (None, marker) => CallStart::Lazy { trigger: marker.into() },
         };
         Some(Calls {
             start,
@@ -178,6 +160,24 @@ impl ToolForm {
             calls_max: if self.several { max } else { 1 },
             reasoning: None,
         })
+    }
+
+    /// The condition on which an answer becomes a call in this form; `None` if that cannot be enforced.
+    fn start(&self, forced: Option<ForcedCall>) -> Option<CallStart> {
+        let trigger = self.marker();
+        match forced {
+            // The model chooses a part of the call. A tag begins no other text, so that it says what follows.
+            Some(ForcedCall { after, instead: Some(instead) }) if self.loose => trigger
+                .starts_with(['<', '['])
+                .then(|| CallStart::Free { after, trigger: trigger.to_owned(), instead }),
+            _ if self.loose => None,
+            Some(ForcedCall { after, instead }) => Some(CallStart::Forced { after, instead }),
+            // The grammar of other arguments fixes their order, and if the answer consists of messages, every message
+            // begins like a call.
+            None if self.arguments != ArgumentsForm::Json || *self == ToolForm::channels() => None,
+            None if trigger.is_empty() => Some(CallStart::LazyAtStart),
+            None => Some(CallStart::Lazy { trigger: trigger.to_owned() }),
+        }
     }
 }
 
@@ -210,6 +210,6 @@ pub(super) fn first_tag(text: &str) -> &str {
 pub struct ForcedCall {
     /// The end of free text that may precede the call.
     pub after: Option<String>,
-    /// Schema of a JSON text that the answer may be in place of a call.
-    pub instead: Option<Value>,
+    /// A JSON text that the answer may be in place of a call.
+    pub instead: Option<Box<JsonText>>,
 }

@@ -21,6 +21,12 @@ impl Balance {
         Balance { python: true, ..Balance::default() }
     }
 
+    /// Adds text; returns the part of it that belongs to the object, and whether the object ends there.
+    pub(super) fn part_of<'t>(&mut self, text: &'t str) -> (&'t str, bool) {
+        let end = self.feed(text.as_bytes());
+        (&text[..end.unwrap_or(text.len())], end.is_some())
+    }
+
     /// Adds bytes; returns how many of them lead up to the end of the object, if it is reached.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
         for (at, byte) in bytes.iter().enumerate() {

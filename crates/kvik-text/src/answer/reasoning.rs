@@ -55,8 +55,10 @@ pub(super) const CALL: &str = "<|call|>";
 pub(super) const RETURN: &str = "<|return|>";
 pub(super) const CONSTRAIN: &str = "<|constrain|>";
 
-/// The end of the header of a content message.
+/// The header of a content message.
 const FINAL: &str = "<|channel|>final<|message|>";
+/// The header of a reasoning message, and its end up to the header of the next message.
+const ANALYSIS: [&str; 2] = ["<|channel|>analysis<|message|>", "<|end|><|start|>assistant"];
 
 const THINK: ReasoningTags =
     ReasoningTags { open: "<think>", close: "</think>", response: None, reserved: false };
@@ -137,14 +139,6 @@ impl ReasoningForm {
         }
     }
 
-    /// The text that ends reasoning.
-    pub fn close(&self) -> &'static str {
-        match self {
-            ReasoningForm::Tags(tags) => tags.close,
-            ReasoningForm::Channels => END,
-        }
-    }
-
     /// The texts of the form. Control tokens in them are part of the answer.
     pub fn texts(&self) -> Vec<&'static str> {
         match self {
@@ -168,12 +162,32 @@ impl AnswerStart {
         AnswerStart { form: ReasoningForm::default(), place }
     }
 
-    /// The texts around the answer's reasoning, if the form has them.
-    pub fn reasoning_texts(&self) -> Option<ReasoningTexts> {
-        let ReasoningForm::Tags(tags) = self.form else { return None };
-        let place = if tags.reserved { ReasoningPlace::Anywhere } else { ReasoningPlace::First };
-        let (open, close) = (tags.open.to_owned(), tags.close.to_owned());
-        Some(ReasoningTexts { open, close, place, begun: self.in_reasoning() })
+    /// The texts around the answer's reasoning.
+    pub fn reasoning_texts(&self) -> ReasoningTexts {
+        let ([open, close], place) = match self.form {
+            ReasoningForm::Tags(tags) if tags.reserved => ([tags.open, tags.close], ReasoningPlace::Anywhere),
+            ReasoningForm::Tags(tags) => ([tags.open, tags.close], ReasoningPlace::First),
+            ReasoningForm::Channels => (ANALYSIS, ReasoningPlace::Anywhere),
+        };
+        ReasoningTexts { open: open.to_owned(), close: close.to_owned(), place, begun: self.in_reasoning() }
+    }
+
+    /// The texts before and after the answer's content, in each way in which the model may write it. Every message has a
+    /// header; with tags, the model may mark its content, if its marks are reserved tokens: others might be content.
+    pub fn content_texts(&self) -> Vec<[String; 2]> {
+        let ways: Vec<[&str; 2]> = match self.form {
+            ReasoningForm::Tags(tags) => {
+                let marks = tags.response.filter(|_| tags.reserved);
+                [Some(["", ""]), marks].into_iter().flatten().collect()
+            }
+            ReasoningForm::Channels => vec![[FINAL, ""]],
+        };
+        ways.into_iter().map(|texts| texts.map(str::to_owned)).collect()
+    }
+
+    /// Whether the answer may be a call: with channels, the message that the prompt has begun decides what it is.
+    pub fn may_call(&self) -> bool {
+        self.form != ReasoningForm::Channels || self.place != AnswerPlace::Content
     }
 
     /// Whether the answer begins inside reasoning.

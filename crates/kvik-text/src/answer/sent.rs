@@ -25,10 +25,8 @@ impl Sent {
         if self.complete {
             return "";
         }
-        let new = &pending[self.until..];
-        let end = self.balance.feed(new.as_bytes());
-        let new = &new[..end.unwrap_or(new.len())];
-        self.complete = end.is_some();
+        let (new, is_whole) = self.balance.part_of(&pending[self.until..]);
+        self.complete = is_whole;
         self.until += new.len();
         self.bytes += new.len();
         new

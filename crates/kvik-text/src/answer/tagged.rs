@@ -77,8 +77,12 @@ enum State {
 /// A possible call that is not complete.
 #[derive(Debug)]
 struct Calling {
+    /// White space and separators before the beginning, which are format if there is a call.
+    before: String,
     /// The text removed as the call's beginning; it becomes content if there is no call.
     taken: String,
+    /// Whether `before` follows a tag.
+    after_tag: bool,
     beginning: Beginning,
     wait: Waiting,
     /// The emitted part of its arguments, once the call is certain.
@@ -148,7 +152,7 @@ impl Tagged {
         let pending = self.pending.len();
         match &self.state {
             State::Calling(Calling { sent: Some(sent), .. }) => pending.saturating_sub(sent.until),
-            State::Calling(Calling { taken, .. }) => taken.len() + pending,
+            State::Calling(Calling { before, taken, .. }) => before.len() + taken.len() + pending,
             State::Reasoning | State::Content | State::Between | State::Over => pending,
         }
     }
@@ -225,7 +229,7 @@ impl Tagged {
         if let Some(beginning) = self.json_beginning() {
             let white = self.pending.len() - self.pending.trim_start().len();
             let taken = self.pending.drain(..white).collect();
-            self.begin_call(taken, beginning);
+            self.begin_call(String::new(), taken, beginning);
             return true;
         }
         let ends = self.ends();
@@ -237,10 +241,11 @@ impl Tagged {
                 let rest = self.pending.split_off(at + end.text.len());
                 let text = std::mem::replace(&mut self.pending, rest);
                 let text = &text[..at];
-                if self.emitted || !text.trim().is_empty() {
-                    self.push_content(text.trim_end_matches('\n'), deltas);
-                }
-                self.pass(end.means, &end.text);
+                let has_text = self.emitted || !text.trim().is_empty();
+                let (content, breaks) =
+                    text.split_at(if has_text { text.trim_end_matches('\n').len() } else { 0 });
+                self.push_content(content, deltas);
+                self.pass(end.means, breaks, &end.text);
                 true
             }
             None => {
@@ -253,11 +258,11 @@ impl Tagged {
         }
     }
 
-    /// Continues after a tag in the content.
-    fn pass(&mut self, means: Means, tag: &str) {
+    /// Continues after a tag in the content; `breaks` are between it and the text before.
+    fn pass(&mut self, means: Means, breaks: &str, tag: &str) {
         let was_at_start = self.at_start;
         match means {
-            Means::Call(beginning) => self.begin_call(tag.to_owned(), beginning),
+            Means::Call(beginning) => self.begin_call(breaks.to_owned(), tag.to_owned(), beginning),
             Means::Reasoning => self.enter(State::Reasoning),
             Means::Response(end) => {
                 self.enter(State::Content);
@@ -310,8 +315,9 @@ impl Tagged {
     }
 
     /// Continues with a possible call.
-    fn begin_call(&mut self, taken: String, beginning: Beginning) {
-        self.enter(State::Calling(Calling { taken, beginning, wait: Waiting::Any, sent: None }));
+    fn begin_call(&mut self, before: String, taken: String, beginning: Beginning) {
+        let (after_tag, wait) = (self.after_tag, Waiting::Any);
+        self.enter(State::Calling(Calling { before, taken, after_tag, beginning, wait, sent: None }));
     }
 
     fn step_calling(&mut self, done: bool, deltas: &mut Vec<AnswerDelta>) -> bool {
@@ -345,10 +351,10 @@ impl Tagged {
                 false
             }
             CallRead::Incomplete(_) | CallRead::NotACall => {
-                let taken = std::mem::take(&mut calling.taken);
+                let (after_tag, text) = (calling.after_tag, [&*calling.before, &calling.taken].concat());
                 self.enter(State::Content);
-                self.after_tag = false;
-                self.push_content(&taken, deltas);
+                self.after_tag = after_tag;
+                self.push_content(&text, deltas);
                 true
             }
         }
@@ -380,6 +386,7 @@ impl Tagged {
         let in_section = !form.opening.is_empty() || form.marker().is_empty();
         let is_between = |c: char| c.is_whitespace() || (in_section && matches!(c, ',' | ';'));
         let rest = self.pending.trim_start_matches(is_between).to_owned();
+        let between = self.pending[..self.pending.len() - rest.len()].to_owned();
         let (closing, lead) = match in_section {
             true => (form.closing.trim(), form.lead().trim()),
             false => ("", ""),
@@ -390,7 +397,7 @@ impl Tagged {
         let mut may_follow = [lead, closing].into_iter().chain(closing_tags.iter().copied());
         if begins(lead) || (in_section && form.begins_with_name(&rest)) {
             self.pending = rest;
-            self.begin_call(String::new(), Beginning::Next);
+            self.begin_call(between, String::new(), Beginning::Next);
         } else if begins(closing) {
             self.pending = rest[closing.len()..].to_owned();
             self.enter(State::Content);

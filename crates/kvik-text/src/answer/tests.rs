@@ -75,6 +75,10 @@ fn answers_are_split_into_reasoning_content_and_calls() {
     check("<tool_call>{\"arguments\":{}}", "C(<tool_call>{\"arguments\":{}})");
     check("<tool_call>{\"x\":1, \"name\" : \"f\" , \"arguments\" : { } }", "T(0:f:{ })");
     check("x<tool_call>{oops}</tool_call>\ny", "C(x<tool_call>{oops}</tool_call>\ny)");
+    check("x\n\n<tool_call>{oops}", "C(x\n\n<tool_call>{oops})");
+    check(" \n<tool_call>{oops}", "C( \n<tool_call>{oops})");
+    check("<think>Hm.</think>\n\n<tool_call>{oops}", "R(Hm.)C(<tool_call>{oops})");
+    check("<think>Hm.</think>\n\n{\"x\": 1}", "R(Hm.)C({\"x\": 1})");
     check("<tool_call>{\"name\": \"f", "C(<tool_call>{\"name\": \"f)");
     check(
         "<tool_call>{\"name\":\"f\",\"arguments\":{\"t\":\"</tool_call>\"}}</tool_call>",
@@ -174,7 +178,19 @@ proptest! {
         let expect = if text.is_empty() { String::new() } else { format!("C({text})") };
         prop_assert_eq!(run(&[&text], false, true), expect);
     }
+
+    #[test]
+    fn what_begins_like_a_call_and_is_none_is_kept(
+        parts in prop::collection::vec(prop::sample::select(&NO_CALLS[..]), 1..12),
+    ) {
+        let text = parts.concat();
+        prop_assert_eq!(run(&[&text], false, true), format!("C({text})"));
+    }
 }
+
+/// Parts of calls, of which no call can be made.
+const NO_CALLS: [&str; 10] =
+    ["<tool_call>", "</tool_call>", "```json", "```", "\n", " ", "hello", "{", "\"", "}"];
 
 /// `[TOOL_CALLS][{"name": .., "arguments": ..}, ..]`
 fn listed() -> ToolForm {
@@ -244,6 +260,7 @@ fn calls_are_read_in_the_form_of_the_model() {
     check(listed, "[TOOL_CALLS][{\"name\":\"f\"}] done", "T(0:f:{})C( done)");
     check(listed, "[TOOL_CALLS] are great", "C([TOOL_CALLS] are great)");
     check(listed, "[TOOL_CALLS][{\"name\":\"f\"", "C([TOOL_CALLS][{\"name\":\"f\")");
+    check(listed, "[TOOL_CALLS][{\"name\":\"f\"}, {oops}]", "T(0:f:{})C(, {oops}])");
     // Llama's bare JSON: only at the start, and only with the name of a tool.
     check(bare, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "T(0:f:{\"a\": 1})");
     check(bare, "\n<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "T(0:f:{})");

@@ -104,6 +104,12 @@ impl Thoughts {
     }
 }
 
+/// The rules of `thoughts`, any number of which may precede what is required.
+pub(super) fn thoughts(reasoning: &ReasoningTexts, controls: &ControlTokens<'_>) -> Result<String, String> {
+    let inside = up_to("inside", &Text::free(), &reasoning.close, controls)?;
+    Ok(format!("thoughts: ({} inside)*\n{inside}", controls.lark(&reasoning.open)))
+}
+
 /// A terminal for all texts that start with none of `beginnings`.
 pub(super) fn other_beginnings(beginnings: &[String], controls: &ControlTokens<'_>) -> String {
     let literal = |text: &String| match controls.split(text).first() {

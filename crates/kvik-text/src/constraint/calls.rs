@@ -1,13 +1,14 @@
 //! The grammar of tool calls: free text, and calls in the form that the model was trained on.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::around::{Around, other_beginnings};
-use super::literals::{ControlTokens, Lead, Text, lead};
+use super::around::{Around, other_beginnings, thoughts};
+use super::literals::{ControlTokens, Text, up_to};
 use super::{checked_schema, json_rule, limits, notations};
-use crate::forms::{ArgumentsForm, CallForm, CallStart, Calls};
+use crate::forms::{ArgumentsForm, CallForm, CallStart, Calls, JsonText, ReasoningPlace};
 use crate::references::move_references;
 use crate::stream::Vocabulary;
 
@@ -22,12 +23,12 @@ pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, Str
     let controls = ControlTokens::of(vocabulary);
     match &calls.start {
         CallStart::Forced { after, instead } => {
-            let lead =
-                after.as_ref().map(|after| lead("lead", &Text::free(), after, &controls)).transpose()?;
-            let lead =
-                lead.unwrap_or_else(|| Lead { rules: String::new(), reference: String::new(), skipped: 0 });
-            let (said, rules) = required(calls, instead.as_ref(), &controls)?;
-            Ok(format!("start: {} {said}\n{}{rules}", lead.reference, lead.rules))
+            let calling = (!calls.tools.is_empty()).then(|| section(calls, 0, &controls)).transpose()?;
+            required(calls, after.as_deref(), calling, instead.as_deref(), &controls)
+        }
+        CallStart::Free { after, trigger, instead } => {
+            let calling = free_section(calls, trigger, &controls);
+            required(calls, after.as_deref(), Some(calling), Some(instead), &controls)
         }
         CallStart::Lazy { trigger } => {
             check_trigger(calls, trigger)?;
@@ -44,18 +45,52 @@ pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, Str
     }
 }
 
-/// What an answer has to be, and its rules: calls, or a JSON text of the schema `instead`.
+/// The grammar of an answer that has to be calls, of these rules of `section`, or JSON, after reasoning.
 fn required(
     calls: &Calls,
-    instead: Option<&Value>,
+    after: Option<&str>,
+    section: Option<String>,
+    instead: Option<&JsonText>,
     controls: &ControlTokens,
-) -> Result<(&'static str, String), String> {
-    let Some(schema) = instead else { return Ok(("section", section(calls, 0, controls)?)) };
-    let json = format!("said: {}\n", json_rule(&checked_schema(schema)?)?);
-    match calls.tools.is_empty() {
-        true => Ok(("said", json)),
-        false => Ok(("(section | said)", json + &section(calls, 0, controls)?)),
+) -> Result<String, String> {
+    let (mut start, mut rules) = (String::new(), String::new());
+    if let Some(after) = after {
+        start.push_str("lead ");
+        rules += &up_to("lead", &Text::free(), after, controls)?;
     }
+    // Where a call has to be made, no reasoning delays it.
+    let reasoning = calls.reasoning.as_ref().filter(|_| instead.is_some());
+    if let Some(reasoning) = reasoning.filter(|reasoning| reasoning.place == ReasoningPlace::Anywhere) {
+        start.push_str("thoughts ");
+        rules += &thoughts(reasoning, controls)?;
+    }
+    let said = instead.map(|text| said(text, controls)).transpose()?;
+    let ways = [("section", section), ("said", said)];
+    let ways: Vec<_> = ways.into_iter().filter_map(|(name, rules)| Some((name, rules?))).collect();
+    rules.extend(ways.iter().map(|(_, rules)| rules.as_str()));
+    let names: Vec<&str> = ways.iter().map(|(name, _)| *name).collect();
+    Ok(format!("start: {start}({})\n{rules}", names.join(" | ")))
+}
+
+/// The rules of `said`: a JSON text with the texts around it.
+fn said(text: &JsonText, controls: &ControlTokens) -> Result<String, String> {
+    let around = text.around.iter().map(|texts| texts.each_ref().map(|text| controls.lark(text)));
+    let ways: Vec<String> = around.map(|[open, close]| format!("{open} json_text {close}")).collect();
+    let json = json_rule(&checked_schema(&text.schema)?)?;
+    Ok(format!("said: {}\njson_text: {json}\n", ways.join(" | ")))
+}
+
+/// The rules of `section` where only the beginning of a call is known.
+fn free_section(calls: &Calls, trigger: &str, controls: &ControlTokens) -> String {
+    let mut texts = vec![&*calls.opening, &*calls.separator, &*calls.closing];
+    for CallForm { begin, arguments, end, .. } in &calls.tools {
+        texts.extend([&**begin, &**end]);
+        texts.extend(arguments.texts());
+    }
+    let tokens: BTreeSet<_> = texts.into_iter().flat_map(|text| controls.tokens_in(text)).collect();
+    let mut parts = vec![Text::free().some];
+    parts.extend(tokens.iter().map(|token| format!("<[{token}]>")));
+    format!("section: {} free*\nfree: {}\n", controls.lark(trigger), parts.join(" | "))
 }
 
 /// The texts before the arguments of each tool.
@@ -159,7 +194,7 @@ mod tests {
 
     use super::super::tests::{CONTROL, accepted_tokens, accepts};
     use super::*;
-    use crate::forms::{Constraint, ReasoningPlace, ReasoningTexts};
+    use crate::forms::{Constraint, ReasoningTexts};
 
     fn arguments() -> Value {
         json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"],
@@ -238,13 +273,18 @@ mod tests {
         assert!(!accepts(&tagged(start(), 1), &format!("</think>then{F}")));
     }
 
-    #[test]
-    fn an_answer_is_calls_or_a_text_of_its_schema() {
+    /// `{"city": ..}` between any of these texts.
+    fn city_text(around: &[[&str; 2]]) -> Box<JsonText> {
         let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
                             "additionalProperties": false});
+        Box::new(JsonText { schema, around: around.iter().map(|texts| texts.map(str::to_owned)).collect() })
+    }
+
+    #[test]
+    fn an_answer_is_calls_or_a_text_of_its_schema() {
         let start = |after: Option<&str>| CallStart::Forced {
             after: after.map(str::to_owned),
-            instead: Some(schema.clone()),
+            instead: Some(city_text(&[["", ""]])),
         };
         let city = r#"{"city": "Oslo"}"#;
         for (text, expect) in [
@@ -267,6 +307,83 @@ mod tests {
         for (text, expect) in [(city, true), (F, false), ("", false)] {
             let thought = format!("F or Oslo?</think>{text}");
             assert_eq!(accepts(&without_tools, &thought), expect, "{thought:?}");
+        }
+    }
+
+    /// Of a form with parts that the model chooses only the first text is known.
+    #[test]
+    fn an_answer_is_a_free_call_or_a_text_of_its_schema() {
+        let start = |after: Option<&str>| CallStart::Free {
+            after: after.map(str::to_owned),
+            trigger: "CALLS[".to_owned(),
+            instead: city_text(&[["", ""], ["<r>", "</r>"]]),
+        };
+        for (text, expect) in [
+            (r#"{"city": "Oslo"}"#, true),
+            (r#"<r>{"city": "Oslo"}</r>"#, true),
+            (r#"<r>{"city": "Oslo"}"#, false),
+            (r#"{"city": 3}"#, false),
+            (r#"CALLS[f#abc{"x": 1}]"#, true),
+            ("CALLS[f#1{\"x\": 1}]\nCALLS[g#2{}]", true),
+            (r#"f#abc{"x": 1}"#, false),
+            ("Oslo", false),
+            ("", false),
+        ] {
+            assert_eq!(accepts(&listed(start(None)), text), expect, "{text:?}");
+            let thought = format!("F or Oslo?</think>{text}");
+            assert_eq!(accepts(&listed(start(Some("</think>"))), &thought), expect, "{thought:?}");
+        }
+    }
+
+    /// A free call has the control tokens of its form and no others, and a JSON text has none.
+    #[test]
+    fn a_free_call_has_the_control_tokens_of_its_form() {
+        let free = |closing: &str, key: &str| {
+            let instead = city_text(&[["", ""]]);
+            let start = CallStart::Free { after: None, trigger: "CALLS[".to_owned(), instead };
+            let Constraint::Calls(mut calls) = listed(start) else { panic!("they are calls") };
+            let (key, value, end) = (key.to_owned(), "=".to_owned(), ";".to_owned());
+            calls.tools[1].arguments = ArgumentsForm::Parameters { key, value, end };
+            Constraint::Calls(Calls { closing: closing.to_owned(), ..calls })
+        };
+        let text = |text: &str| text.bytes().map(Token::from).collect::<Vec<_>>();
+        let call = [text("CALLS["), vec![CONTROL], text("f#1{}"), vec![CONTROL], text("]")].concat();
+        let marked = [vec![CONTROL], text("{\"city\": \"Oslo\"}")].concat();
+        for (closing, key, expect) in [("]<|x|>", "", true), ("]", "<|x|>", true), ("]", "", false)] {
+            assert_eq!(accepted_tokens(&free(closing, key), &call), expect, "{closing:?} {key:?}");
+            assert!(!accepted_tokens(&free(closing, key), &marked), "{closing:?} {key:?}");
+        }
+    }
+
+    /// Reasoning whose texts are in no other text may precede the JSON, however often, and no call that is required.
+    #[test]
+    fn a_model_may_reason_before_what_may_be_a_text_of_its_schema() {
+        let with = |place: ReasoningPlace, instead: Option<Box<JsonText>>| {
+            let Constraint::Calls(calls) = listed(CallStart::Forced { after: None, instead }) else {
+                panic!("they are calls")
+            };
+            let (open, close) = ("<a>".to_owned(), "<e><s>model".to_owned());
+            Constraint::Calls(Calls {
+                reasoning: Some(ReasoningTexts { open, close, place, begun: false }),
+                ..calls
+            })
+        };
+        let (thought, call) = ("<a>Or CALLS[?<e><s>model", "CALLS[f({\"x\":1})]");
+        let messages = || Some(city_text(&[["<f>", ""]]));
+        for (text, expect) in [
+            (format!("{thought}<f>{{\"city\": \"Oslo\"}}"), true),
+            (format!("{thought}{{\"city\": \"Oslo\"}}"), false),
+            (format!("{thought}{thought}{call}"), true),
+            (call.to_owned(), true),
+            (format!("<f>{call}"), false),
+            (format!("Hm. {thought}{call}"), false),
+            (thought.to_owned(), false),
+        ] {
+            let free = with(ReasoningPlace::Anywhere, messages());
+            assert_eq!(accepts(&free, &text), expect, "{text:?}");
+            let first = with(ReasoningPlace::First, messages());
+            assert_eq!(accepts(&first, &text), expect && text == call, "{text:?}");
+            assert_eq!(accepts(&with(ReasoningPlace::Anywhere, None), &text), text == call, "{text:?}");
         }
     }
 

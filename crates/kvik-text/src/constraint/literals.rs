@@ -71,6 +71,15 @@ impl<'a> ControlTokens<'a> {
         found.min_by_key(|&(at, length, _)| (at, std::cmp::Reverse(length)))
     }
 
+    /// The control tokens of a text.
+    pub(super) fn tokens_in(&self, text: &str) -> Vec<Token> {
+        let token = |piece: Piece<'_>| match piece {
+            Piece::Control(token, _) => Some(token),
+            Piece::Text(_) => None,
+        };
+        self.split(text).into_iter().filter_map(token).collect()
+    }
+
     /// The text before the first control token.
     pub(super) fn text_at_start<'t>(&self, text: &'t str) -> &'t str {
         match self.split(text).first() {

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::tools::no_parameters;
+
 /// The tools with a description and with parameters, each empty if the request has none.
 ///
 /// Templates read `description` and `parameters.properties` of every tool, and fail if one is missing or null.
@@ -89,7 +91,7 @@ fn complete_tool(tool: &Value) -> Value {
 fn complete_function(function: &Map<String, Value>) -> Map<String, Value> {
     let given = |name: &str| function.get(name).filter(|value| !value.is_null()).cloned();
     let description = given("description").unwrap_or_else(|| json!(""));
-    let parameters = complete_parameters(given("parameters").unwrap_or_else(|| json!({})));
+    let parameters = given("parameters").map_or_else(no_parameters, complete_parameters);
     let mut complete = function.clone();
     match complete.get_mut("description") {
         Some(known) => *known = description,

@@ -2,10 +2,11 @@
 
 use kvik_text::{
     constraint::schema::Strictness,
-    tools::{Function, NotOffered, OfferedTool, ToolChoice, Tools},
+    measure::json_bytes,
+    tools::{Function, NotOffered, OfferedTool, ToolChoice, Tools, no_parameters},
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     constraint::{placed, read_schema},
@@ -75,7 +76,7 @@ struct FunctionField {
 }
 
 /// A tool as a dialect reads it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ReadTool {
     pub(crate) tool: OfferedTool,
     /// Path of the schema of its arguments.
@@ -161,10 +162,8 @@ impl ToolFields {
         let ToolFields { tools, places, tool_choice, parallel_tool_calls } = self;
         let tools = tools.unwrap_or_default();
         check_count(tools.len())?;
-        let mut bytes_left = SCHEMAS_BYTES_MAX;
-        let read =
-            |(i, tool): (usize, &Json)| read(places.get(i).copied().unwrap_or(i), tool, &mut bytes_left);
-        let functions = tools.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?;
+        let read = |(i, tool): (usize, &Json)| read(places.get(i).copied().unwrap_or(i), tool);
+        let functions = functions(tools.iter().enumerate().map(read))?;
         let choice = choice(tool_choice)?;
         let offered = tools.into_iter().map(|Json(tool)| tool).collect();
         Tools::of(offered, functions, choice, parallel_tool_calls).map_err(refused)
@@ -182,13 +181,15 @@ fn check_count(tools: usize) -> Result<()> {
 /// Returns the offered tools, for any dialect.
 pub(crate) fn offered(tools: Vec<ReadTool>, choice: ToolChoice, several: Option<bool>) -> Result<Tools> {
     check_count(tools.len())?;
-    let mut bytes_left = SCHEMAS_BYTES_MAX;
-    let read = |ReadTool { tool, path, strict }: &ReadTool| {
-        function(tool.name.clone(), tool.parameters.clone(), path, *strict, &mut bytes_left)
-    };
-    let functions = tools.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let functions = functions(tools.iter().cloned().map(Ok))?;
     let tools = tools.into_iter().map(|read| read.tool.json()).collect();
     Tools::of(tools, functions, choice, several).map_err(refused)
+}
+
+/// Reads the schemas of all tools of a request, whose bytes together are bounded.
+fn functions(tools: impl Iterator<Item = Result<ReadTool>>) -> Result<Vec<Function>> {
+    let mut bytes_left = SCHEMAS_BYTES_MAX;
+    tools.map(|tool| function(tool?, &mut bytes_left)).collect()
 }
 
 /// Reads the field `strict` of a tool.
@@ -220,32 +221,28 @@ fn refused(error: NotOffered) -> ApiError {
     ApiError::field("tool_choice", format!("`tool_choice` {error}"))
 }
 
-fn read(i: usize, tool: &Json, bytes_left: &mut usize) -> Result<Function> {
+fn read(i: usize, tool: &Json) -> Result<ReadTool> {
     let path = format!("tools[{i}]");
     let ToolField { function: FunctionField { name, parameters, strict }, .. } = tool.read(&path)?;
-    let parameters = parameters.map_or_else(|| json!({"type": "object"}), |Json(schema)| schema);
+    let parameters = parameters.map_or_else(no_parameters, |Json(schema)| schema);
     let path = format!("{path}.function.parameters");
     if !parameters.is_object() {
         return Err(wrong(path, "a JSON schema (an object)", &parameters));
     }
-    function(name, parameters, &path, strict.unwrap_or(false), bytes_left)
+    let tool = OfferedTool { name, description: None, parameters };
+    Ok(ReadTool { tool, path, strict: strict.unwrap_or(false) })
 }
 
-/// Reads the schema at `path` of a tool's arguments. One that cannot be enforced is refused if the client relies on it.
-fn function(
-    name: String,
-    parameters: Value,
-    path: &str,
-    strict: bool,
-    bytes_left: &mut usize,
-) -> Result<Function> {
+/// Reads the schema of a tool's arguments. One that cannot be enforced is refused if the client relies on it.
+fn function(tool: ReadTool, bytes_left: &mut usize) -> Result<Function> {
+    let ReadTool { tool: OfferedTool { name, parameters, .. }, path, strict } = tool;
     let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
     let mut notes = Vec::new();
-    let read = take_bytes(path, &parameters, bytes_left)
-        .and_then(|()| read_schema(path, &parameters, strictness, &mut notes));
+    let read = take_bytes(&path, &parameters, bytes_left)
+        .and_then(|()| read_schema(&path, &parameters, strictness, &mut notes));
     let enforceable = read.is_ok();
     let notes = match read {
-        Ok(_) => notes.iter().map(|note| placed(path, note)).collect(),
+        Ok(_) => notes.iter().map(|note| placed(&path, note)).collect(),
         Err(error) if strict => return Err(error),
         Err(error) => vec![format!("{path}: not enforced: {error}")],
     };
@@ -254,7 +251,7 @@ fn function(
 
 /// Takes the bytes of the schema at `path` from those that are left for the tools of a request.
 fn take_bytes(path: &str, schema: &Value, bytes_left: &mut usize) -> Result<()> {
-    let left = bytes_left.checked_sub(schema.to_string().len());
+    let left = bytes_left.checked_sub(json_bytes(schema));
     *bytes_left = left.ok_or_else(|| {
         let message = format!(
             "`{path}` is too long: the schemas of all tools together have more than {SCHEMAS_BYTES_MAX} bytes"
@@ -289,6 +286,9 @@ fn choice(field: Option<Json>) -> Result<ToolChoice> {
 
 #[cfg(test)]
 mod tests {
+    use kvik_text::constraint::schema::normalise;
+    use serde_json::json;
+
     use super::*;
     use crate::http::json::Body;
 
@@ -342,6 +342,23 @@ mod tests {
         let mut fields = body.read::<ToolFields>().unwrap();
         fields.leave_out_others(|_| {});
         assert_eq!(fields.tools().unwrap_err().param(), Some("tools[1].function.parameters"));
+    }
+
+    /// OpenAI reads a function without `parameters` as one that takes none; an open schema is open.
+    #[test]
+    fn a_tool_that_leaves_out_its_parameters_takes_none() {
+        let names = ["left_out", "null", "open"];
+        let tools = json!([
+            {"type": "function", "function": {"name": names[0]}},
+            {"type": "function", "function": {"name": names[1], "parameters": null}},
+            {"type": "function", "function": {"name": names[2], "parameters": {"type": "object"}}},
+        ]);
+        let tools = read(json!({"tools": tools})).unwrap();
+        let held = tools.functions().iter().map(|function| {
+            normalise(&function.parameters, Strictness::Lenient).unwrap().schema["additionalProperties"]
+                .clone()
+        });
+        assert_eq!(held.collect::<Vec<_>>(), [json!(false), json!(false), json!(null)], "{names:?}");
     }
 
     /// A request may have hundreds of schemas that are within the limits of one.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvik_text::{
     constraint::schema::{Strictness, normalise},
-    tools::{OfferedTool, ToolChoice, Tools},
+    tools::{OfferedTool, ToolChoice, Tools, no_parameters},
 };
 use serde_json::{Value, json};
 
@@ -141,7 +141,7 @@ impl Reading {
         if let Some(parameters) = parameters.as_ref().filter(|parameters| !parameters.value.is_object()) {
             return Err(parameters.wrong("a JSON schema (an object)"));
         }
-        let parameters = parameters.map_or_else(|| json!({"type": "object"}), |schema| schema.value.clone());
+        let parameters = parameters.map_or_else(no_parameters, |schema| schema.value.clone());
         let description = tool.get("description").map(|text| text.text()).transpose()?;
         let name = self.name(tool, space, false)?;
         let offered = OfferedTool { name, description: description.map(str::to_owned), parameters };

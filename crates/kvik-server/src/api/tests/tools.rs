@@ -157,13 +157,15 @@ async fn a_call_in_a_form_without_json_can_be_forced() {
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\":\"Oslo\"}");
 }
 
-/// Calls have ids in this format, which only the model can generate.
+/// A template whose calls have ids, which only the model can generate.
+fn numbered() -> String {
+    let call = "{{ c.function.name }}#{{ c.id }}{{ c.function.arguments | tojson }}";
+    LISTED.replace("{{ c.function | tojson }}", call)
+}
+
 #[tokio::test]
 async fn a_call_in_a_form_that_cannot_be_forced_is_json() {
-    let numbered = LISTED.replace(
-        "{{ c.function | tojson }}",
-        "{{ c.function.name }}#{{ c.id }}{{ c.function.arguments | tojson }}",
-    );
+    let numbered = numbered();
     let json = "{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}";
     let server = Server::with_template(&numbered, json);
     let (choice, constraint) = asked(&server, offered(json!({"tool_choice": "required"}))).await;
@@ -216,6 +218,98 @@ async fn messages_in_channels_are_reasoning_content_and_calls() {
     asked(&server, body).await;
     let prompt = server.app.serving.texts.tokenizer.decode(&server.asked().prompt);
     assert!(prompt.ends_with("<|start|>assistant<|channel|>final<|message|>"), "{prompt}");
+}
+
+/// A template with numbered calls, reasoning and content between reserved tokens, in the form of Command R7B.
+const ACTIONS: &str = "{{ tools | tojson }}{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}<|START_THINKING|><|END_THINKING|><|START_ACTION|>[{% for c in m.tool_calls %}{\"tool_call_id\": \"{{ loop.index0 }}\", \"tool_name\": \"{{ c.function.name }}\", \"parameters\": {{ c.function.arguments | tojson }} }{{ ', ' if not loop.last }}{% endfor %}]<|END_ACTION|>{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}";
+
+/// A template that mentions the form of Kimi K2's calls.
+const KIMI: &str = "{# <|im_system|>tool_declare<|im_middle|> #}{{ tools | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}<|im_end|>{% endfor %}";
+
+/// A question with a tool and the form of a text, in each dialect: its path, its body, where the answer is, and the name of
+/// its text.
+fn asked_for_json() -> [(&'static str, Value, &'static str, &'static str); 4] {
+    let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let chat = |format: Value| with(offered(json!({})), format);
+    let format = json!({"type": "json_schema", "name": "city", "schema": schema});
+    let tool = json!({"type": "function", "name": "weather", "parameters": schema});
+    let response = json!({"input": "Weather in Oslo?", "tools": [tool], "text": {"format": format}});
+    let message = json!({
+        "max_tokens": 99, "tools": [{"name": "weather", "input_schema": schema}],
+        "output_config": {"format": {"type": "json_schema", "schema": schema}},
+    });
+    let named = json!({"type": "json_schema", "json_schema": {"name": "city", "schema": schema}});
+    [
+        ("/v1/chat/completions", chat(json!({"response_format": named})), "/choices/0/message", "content"),
+        ("/api/chat", chat(json!({"format": schema, "stream": false})), "/message", "content"),
+        ("/v1/responses", response, "/output", "text"),
+        ("/v1/messages", with(user("Weather in Oslo?"), message), "/content", "text"),
+    ]
+}
+
+/// What a stream of chunks calls, and what it says.
+async fn streamed(server: &Server, body: Value) -> (bool, String) {
+    let events = server.stream("/v1/chat/completions", with(body, json!({"stream": true}))).await;
+    let frames: Vec<Value> = events.iter().filter_map(|data| serde_json::from_str(data).ok()).collect();
+    let deltas = || frames.iter().map(|frame| &frame["choices"][0]["delta"]);
+    let calls = deltas().any(|delta| delta["tool_calls"][0]["function"]["name"] == "weather");
+    (calls, deltas().filter_map(|delta| delta["content"].as_str()).collect())
+}
+
+#[tokio::test]
+async fn an_answer_is_a_call_or_json_in_every_form_and_dialect() {
+    const CITY: &str = "{\"city\": \"Oslo\"}";
+    let numbered = numbered();
+    for (template, call, json) in [
+        (
+            CHANNELS,
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Oslo\"}<|call|>",
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{\"city\": \"Oslo\"}<|return|>",
+        ),
+        (numbered.as_str(), "<|im_start|>[weather#abc{\"city\": \"Oslo\"}]", CITY),
+        (
+            ACTIONS,
+            "<|START_THINKING|>Hm.<|END_THINKING|><|START_ACTION|>[{\"tool_call_id\": \"7\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Oslo\"}}]<|END_ACTION|>",
+            "<|START_RESPONSE|>{\"city\": \"Oslo\"}<|END_RESPONSE|>",
+        ),
+        (
+            KIMI,
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Oslo\"}<|tool_call_end|><|tool_calls_section_end|>",
+            CITY,
+        ),
+    ] {
+        for (said, is_call) in [(call, true), (json, false)] {
+            let server = Server::with_template(template, said);
+            for (path, body, at, text) in asked_for_json() {
+                let (status, answer) = server.post(path, body).await;
+                assert_eq!(status, 200, "{answer}");
+                assert!(!answer.to_string().contains("are not called"), "{path}: {answer}");
+                let found = answer.pointer(at).unwrap().to_string();
+                let text = format!("\"{text}\":{}", Value::from(CITY));
+                let read = (found.contains("\"name\":\"weather\""), found.contains(&text));
+                assert_eq!(read, (is_call, !is_call), "{path}: {found}");
+                let start = calls(server.asked().constraint).start;
+                let is_held = matches!(start, CallStart::Forced { instead: Some(_), .. });
+                assert_eq!(is_held, template == CHANNELS, "{start:?}");
+                assert!(is_held || matches!(start, CallStart::Free { .. }), "{start:?}");
+            }
+            let [(_, chat, ..), ..] = asked_for_json();
+            let content = if is_call { "" } else { CITY };
+            assert_eq!(streamed(&server, chat).await, (is_call, content.to_owned()), "{said}");
+        }
+    }
+}
+
+/// A message that the prompt has begun is the JSON that is asked for, and no call.
+#[tokio::test]
+async fn a_message_that_is_continued_in_its_channel_is_json() {
+    let server = Server::with_template(CHANNELS, "\"Oslo\"}<|return|>");
+    let [(path, mut body, ..), ..] = asked_for_json();
+    let begun = json!({"role": "assistant", "content": "{\"city\": "});
+    body["messages"].as_array_mut().unwrap().push(begun);
+    let (_, answer) = server.post(path, body).await;
+    assert!(matches!(server.asked().constraint, Some(Constraint::JsonSchema(_))), "{answer}");
+    assert!(answer["kvik"]["notes"].to_string().contains("`tools` are not called"), "{answer}");
 }
 
 /// A template that begins the reasoning of an answer.

@@ -22,6 +22,7 @@ use super::{
 use crate::app::prompt_log::PromptLog;
 use kvik_memory::deletions::Owner;
 use kvik_memory::records::{Records, RecordsError, Table};
+use kvik_text::measure::json_bytes;
 
 type Result<T> = std::result::Result<T, ResponseError>;
 
@@ -182,13 +183,13 @@ impl Responses {
 
     /// Refuses a response that could not be stored behind `previous`, of which this much is `known`.
     pub(super) fn check_room(&self, tenant: &str, previous: &str, known: &impl Serialize) -> Result<()> {
-        check_room(&self.lock(), (tenant, bytes_of(known)), Some(previous))
+        check_room(&self.lock(), (tenant, json_bytes(known) as u64), Some(previous))
     }
 
     /// Stores a response, and deletes the oldest of its tenant beyond the limits, but none that it continues: without
     /// them it could not be continued.
     pub(super) fn keep(&self, tenant: &str, id: &str, stored: &StoredResponse) -> Result<()> {
-        let bytes = bytes_of(stored) + bytes_of(output_of(&stored.response));
+        let bytes = (json_bytes(stored) + json_bytes(output_of(&stored.response))) as u64;
         if bytes > BYTES_MAX {
             return Err(ResponseError::TooLarge { bytes, max: BYTES_MAX });
         }
@@ -357,11 +358,6 @@ fn records(key: &Key, head: &Head, stored: &StoredResponse) -> BTreeMap<String, 
     let items = (!output.is_empty()).then(|| (of_items, Record::Items(output.to_vec())));
     let rest = [(of_head, Record::Head(head.clone())), (of_body, Record::Body(stored.clone()))];
     rest.into_iter().chain(items).collect()
-}
-
-/// Bytes of a value as it is written.
-fn bytes_of(value: &(impl Serialize + ?Sized)) -> u64 {
-    serde_json::to_vec(value).map_or(0, |text| text.len() as u64)
 }
 
 /// Names of the records of a response.
