@@ -1,4 +1,5 @@
-//! `strftime` in UTC, for the directives that chat templates use.
+//! `strftime` in UTC, for the directives that chat templates use. The offset of the machine's time zone takes `unsafe`, or a
+//! crate that is larger than this one.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
