@@ -1,5 +1,6 @@
 //! Messages of a chat.
 
+use kvik_text::template::has_images;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
@@ -88,7 +89,7 @@ impl Message {
         message
     }
 
-    /// Parses a stored message. Content other than text, which other programs may have written, is left out.
+    /// Parses a stored message. Words stand in the place of pictures and files, which other programs may have written.
     pub(crate) fn of(message: &Value) -> Message {
         let role = message["role"].as_str().and_then(Role::of).unwrap_or(Role::User);
         let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
@@ -119,13 +120,15 @@ impl<'de> Deserialize<'de> for Message {
 
 /// Refuses what [`Message::of`] would leave out.
 fn check(message: &Value) -> Result<(), &'static str> {
-    let is_text = |part: &Value| part["text"].is_string();
+    let is_text =
+        |part: &Value| part["text"].is_string() && (part["type"].is_null() || part["type"] == "text");
     let says = |name: &str| message[name].as_str().is_some_and(|text| !text.is_empty());
     match &message["content"] {
         _ if message["role"].as_str().and_then(Role::of).is_none() => {
             Err("`role` is none of system, user, assistant and tool")
         }
         _ if says("reasoning_content") || says("reasoning") => Err("a message holds no reasoning"),
+        _ if has_images(message) => Err("a message holds no `images`"),
         Value::Null | Value::String(_) => Ok(()),
         Value::Array(parts) if parts.iter().all(is_text) => Ok(()),
         _ => Err("`content` is not text"),
@@ -185,20 +188,28 @@ mod tests {
         }
         let parts = json!({"role": "user", "content": [{"type": "text", "text": "Hello."}]});
         assert_eq!(Message::of(&parts), Message::user("Hello."), "as other programs write it");
+        let image = json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]});
+        assert_eq!(Message::of(&image).content, "[an image, which this model cannot see]");
     }
 
     #[test]
     fn a_message_that_would_lose_something_is_not_read() {
         let image = json!({"type": "image_url", "image_url": {"url": "x"}});
+        let named = json!({"type": "image_url", "text": "photo", "image_url": {"url": "x"}});
         let text = json!({"type": "text", "text": "What is on it?"});
         let call = json!({"id": "1", "function": {"name": "f", "arguments": "{}"}});
         for (message, refused) in [
             (json!({"role": "developer", "content": "Be brief."}), None),
             (json!({"role": "user", "content": [text]}), None),
+            (json!({"role": "user", "content": [{"text": "a"}], "images": []}), None),
             (json!({"role": "assistant", "tool_calls": [call], "reasoning_content": null}), None),
             (json!({"role": "robot", "content": "a"}), Some("role")),
             (json!({"content": "a"}), Some("role")),
             (json!({"role": "user", "content": [image, text]}), Some("content")),
+            (json!({"role": "user", "content": [named]}), Some("content")),
+            (json!({"role": "user", "content": [{"type": 7, "text": "a"}]}), Some("content")),
+            (json!({"role": "user", "content": "a", "images": ["eA=="]}), Some("images")),
+            (json!({"role": "user", "content": "a", "images": "eA=="}), Some("images")),
             (json!({"role": "user", "content": 7}), Some("content")),
             (json!({"role": "assistant", "content": "a", "reasoning_content": "b"}), Some("reasoning")),
             (json!({"role": "assistant", "content": "a", "reasoning": "b"}), Some("reasoning")),

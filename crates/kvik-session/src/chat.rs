@@ -167,7 +167,8 @@ impl Chat {
     ) -> Result<Prompt, ChatError> {
         let mut messages = self.messages.clone();
         if self.continues {
-            check_question(self.messages())?;
+            // What has begun is no answer to the question yet.
+            check_question(self.messages().split_last().map_or(&[][..], |(_, before)| before))?;
             continuation::mark(&mut messages);
         }
         let input = RenderInput {

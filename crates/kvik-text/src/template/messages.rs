@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::TemplateError;
 use super::ids::{self, CallIds};
-use super::unseen::{question_start, unseen};
+use super::unseen::{has_images, question_start, says_nothing, unseen};
 use crate::arguments::{complete_arguments, whole_surrogates};
 
 /// The form in which a template expects the arguments of earlier tool calls.
@@ -115,7 +115,7 @@ impl MessageFormat {
 
 pub(super) fn normalise(messages: &Value, expected: MessageFormat) -> Result<Vec<Value>, TemplateError> {
     let list = messages.as_array().ok_or_else(|| bad("messages".into(), "an array is needed"))?;
-    let question = question_start(list.iter().map(said_by));
+    let question = question_in(list);
     let messages = list.iter().enumerate();
     let messages =
         messages.map(|(i, entry)| message(&format!("messages[{i}]"), entry, expected, i >= question));
@@ -124,17 +124,33 @@ pub(super) fn normalise(messages: &Value, expected: MessageFormat) -> Result<Vec
     Ok(messages)
 }
 
-/// Checks that the question is text, where the answer goes on from the last of these messages: what has begun is no answer
-/// to it yet.
+/// Checks that the question with which these messages end is text.
 ///
 /// # Errors
 /// At a part of the question that is not text.
 pub fn check_question(messages: &[Value]) -> Result<(), TemplateError> {
-    let before = messages.split_last().map_or(&[][..], |(_, before)| before);
-    let question = question_start(before.iter().map(said_by));
-    before.iter().enumerate().skip(question).try_for_each(|(i, message)| {
-        content(&format!("messages[{i}].content"), message.get("content"), true).map(drop)
-    })
+    let mut asked = messages.iter().enumerate().skip(question_in(messages));
+    asked.try_for_each(|(i, message)| said(&format!("messages[{i}]"), message, true).map(drop))
+}
+
+/// The messages without those at the end in which the assistant says and calls nothing: they answer no question.
+pub fn without_empty_answers(messages: &[Value]) -> &[Value] {
+    let is_empty = |message: &Value| {
+        said_by(message) == "assistant" && calls_of(message).is_none() && says_nothing(&message["content"])
+    };
+    let count = messages.iter().rposition(|message| !is_empty(message)).map_or(0, |last| last + 1);
+    &messages[..count]
+}
+
+/// The index of the first message of the question.
+fn question_in(messages: &[Value]) -> usize {
+    question_start(without_empty_answers(messages).iter().map(said_by))
+}
+
+/// The calls of a message, if it has any.
+fn calls_of(message: &Value) -> Option<&Value> {
+    let is_none = |calls: &Value| calls.is_null() || calls.as_array().is_some_and(Vec::is_empty);
+    message.get("tool_calls").filter(|calls| !is_none(calls))
 }
 
 fn said_by(message: &Value) -> &str {
@@ -220,10 +236,8 @@ fn message(
     let fields = entry.as_object().ok_or_else(|| bad(field.into(), "an object is needed"))?;
     let mut out = fields.clone();
     out.insert("role".into(), role(field, fields)?.into());
-    let said = content(&format!("{field}.content"), fields.get("content"), is_asked)?;
-    out.insert("content".into(), said.into());
-    let none = |calls: &Value| calls.is_null() || calls.as_array().is_some_and(Vec::is_empty);
-    if let Some(calls) = fields.get("tool_calls").filter(|calls| !none(calls)) {
+    out.insert("content".into(), said(field, entry, is_asked)?.into());
+    if let Some(calls) = calls_of(entry) {
         out.insert(
             "tool_calls".into(),
             tool_calls(&format!("{field}.tool_calls"), calls, expected.arguments)?,
@@ -257,6 +271,14 @@ fn role<'a>(field: &str, fields: &'a Map<String, Value>) -> Result<&'a str, Temp
         Some(role) => Ok(role),
         None => Err(bad(format!("{field}.role"), "a string is needed")),
     }
+}
+
+/// The text of a message. Images beside it are left out, unless the question is about them.
+fn said(field: &str, message: &Value, is_asked: bool) -> Result<String, TemplateError> {
+    if is_asked && has_images(message) {
+        return Err(bad(format!("{field}.images"), "images are not supported; send text"));
+    }
+    content(&format!("{field}.content"), message.get("content"), is_asked)
 }
 
 /// A string unchanged, parts one per line as in llama.cpp and vLLM, missing content as an empty string. Parts

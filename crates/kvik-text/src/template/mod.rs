@@ -20,9 +20,9 @@ use serde_json::Map;
 use super::answer::{ReasoningForm, ToolForm};
 use super::jinja::{Fault, Program, RenderLimits, Rendered, Variable};
 use super::tokenizer::Tokenizer;
-pub use messages::check_question;
+pub use messages::{check_question, without_empty_answers};
 pub use switches::{is_switch, may_reason};
-pub use unseen::{question_start, unseen};
+pub use unseen::{has_images, question_start, says_nothing, text_of_part, unseen};
 
 use learn::Learned;
 use messages::MessageFormat;

@@ -122,13 +122,38 @@ fn a_system_message_is_in_the_question_if_the_template_has_no_role_for_it() {
 fn a_picture_that_a_tool_returned_or_was_asked_about_before_has_words_in_its_place() {
     let image = json!({"type": "image_url", "image_url": {"url": "data:,x"}});
     let messages = json!([
-        {"role": "user", "content": [{"type": "text", "text": "a"}, image]},
-        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, image], "images": ["eA=="]},
+        {"role": "assistant", "content": "b", "images": [image]},
         {"role": "tool", "content": [image]},
         {"role": "user", "content": [image]},
     ]);
     let prompt = render(CHATML, &input(messages)).unwrap();
     assert_eq!(prompt.matches("[an image, which this model cannot see]").count(), 3, "{prompt}");
+}
+
+#[test]
+fn a_picture_is_not_answered_by_a_message_that_says_nothing() {
+    let image = json!({"type": "image_url", "image_url": {"url": "data:,x"}});
+    let check = |answers: &[Json], is_refused: bool| {
+        let question = json!({"role": "user", "content": [{"type": "text", "text": "a"}, image]});
+        let messages = [&[question][..], answers].concat();
+        let error = render(CHATML, &input(json!(messages))).err().map(|error| error.to_string());
+        let is_named = |error: &String| error.starts_with("messages[0].content[1].type: ");
+        assert_eq!(error.is_some(), is_refused, "{answers:?}");
+        assert!(error.as_ref().is_none_or(is_named), "{error:?}");
+    };
+    let answer = |content: Json| json!({"role": "assistant", "content": content});
+    let empty = || answer(json!(""));
+    for content in [json!(null), json!(""), json!([]), json!([{"type": "text", "text": ""}])] {
+        check(&[answer(content.clone())], true);
+        check(&[answer(content.clone()), empty()], true);
+        check(&[answer(json!("A dog.")), answer(content)], false);
+    }
+    check(&[json!({"role": "assistant", "tool_calls": [], "reasoning_content": "so"})], true);
+    let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    check(&[json!({"role": "assistant", "content": null, "tool_calls": [call]})], false);
+    check(&[answer(json!([{"type": "refusal", "refusal": "No."}]))], false);
+    check(&[empty(), json!({"role": "user", "content": "And?"})], false);
 }
 
 #[test]
@@ -144,6 +169,10 @@ fn errors_name_the_invalid_field() {
     check(
         json!([{"role": "user", "content": [{"type": "image_url"}]}]),
         "messages[0].content[0].type: \"image_url\"",
+    );
+    check(
+        json!([{"role": "user", "content": "a", "images": []}, {"role": "user", "content": "b", "images": "eA=="}]),
+        "messages[1].images: images",
     );
     check(
         json!([{"role": "user", "tool_calls": [{"function": {}}]}]),

@@ -3,6 +3,8 @@
 //! A question about an image is refused, since an answer would be a guess. An image that a tool returned, or that
 //! precedes an answer, does not end the conversation: it is replaced by words.
 
+use serde_json::Value;
+
 /// The replacement text for a part of this type, with the type names of all APIs; `None` for other types.
 pub fn unseen(kind: &str) -> Option<&'static str> {
     match kind {
@@ -14,6 +16,30 @@ pub fn unseen(kind: &str) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// The text of a part as prompts have it before the question: its own, or the words in its place; `None` for types that no
+/// prompt takes.
+pub fn text_of_part(part: &Value) -> Option<&str> {
+    let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+    let field = if kind == "refusal" { "refusal" } else { "text" };
+    unseen(kind).or_else(|| part.get(field)?.as_str())
+}
+
+/// True if a content has no text, and nothing that words replace.
+pub fn says_nothing(content: &Value) -> bool {
+    match content {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(parts) => parts.iter().all(|part| text_of_part(part) == Some("")),
+        _ => false,
+    }
+}
+
+/// True if a message has images beside its content, as in Ollama's API. No template reads them.
+pub fn has_images(message: &Value) -> bool {
+    let images = &message["images"];
+    !images.is_null() && !images.as_array().is_some_and(Vec::is_empty)
 }
 
 /// The index of the first message of the question, given the role of each message: the message after the last
@@ -34,7 +60,27 @@ pub fn question_start<'a>(roles: impl Iterator<Item = &'a str>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_part_has_the_text_that_prompts_have() {
+        let image = "[an image, which this model cannot see]";
+        for (part, expect) in [
+            (json!({"type": "text", "text": "a"}), Some("a")),
+            (json!({"type": "input_text", "text": "a"}), Some("a")),
+            (json!({"text": "a"}), Some("a")),
+            (json!({"type": "refusal", "refusal": "no"}), Some("no")),
+            (json!({"type": "image_url", "image_url": {"url": "x"}}), Some(image)),
+            (json!({"type": "image_url", "text": "photo"}), Some(image)),
+            (json!({"type": "thinking", "thinking": "so"}), None),
+            (json!({"type": "text", "text": 7}), None),
+            (json!(7), None),
+        ] {
+            assert_eq!(text_of_part(&part), expect, "{part}");
+        }
+    }
 
     #[test]
     fn a_question_follows_the_last_answer_and_no_result() {

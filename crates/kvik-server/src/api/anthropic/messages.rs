@@ -8,10 +8,7 @@ use kvik_text::template::{question_start, unseen};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    api::{
-        chat::arguments_text,
-        request::{continues::before_answer, place::Place},
-    },
+    api::{chat::arguments_text, request::place::Place},
     http::error::ApiError,
 };
 
@@ -42,11 +39,24 @@ pub(super) fn told(
     if items.len() > MESSAGES_MAX {
         return Err(place.error(&format!("holds more than {MESSAGES_MAX} messages")));
     }
-    let question = question_start(before_answer(messages).iter().map(role));
+    let question = question_in(messages.as_array().map_or(&[][..], Vec::as_slice));
     for (index, item) in items.enumerate() {
         told.extend(message(&item, index >= question, times, notes)?);
     }
     Ok(told)
+}
+
+/// Returns the index of the first message of the question. At the end, what the assistant says without a call answers no
+/// question: the answer goes on from its text, whatever blocks follow that, or there is none. A compaction stands for
+/// answers.
+fn question_in(messages: &[Value]) -> usize {
+    let answers = |block: &Value| block["type"] == "tool_use" || block["type"] == "compaction";
+    let is_open = |message: &Value| {
+        let blocks = message["content"].as_array().map_or(&[][..], Vec::as_slice);
+        role(message) == "assistant" && !blocks.iter().any(answers)
+    };
+    let count = messages.iter().rposition(|message| !is_open(message)).map_or(0, |last| last + 1);
+    question_start(messages[..count].iter().map(role))
 }
 
 /// Returns the role of a message; a user's message with tool results counts as a tool's.
@@ -404,10 +414,35 @@ mod tests {
         assert_eq!(told[2]["content"], format!("{image}\n\nx"));
         assert_eq!(told[3]["content"], "a.pdf\n\n[a file, which this model cannot read]");
         assert_eq!(notes.len(), 3, "{notes:?}");
-        let begun = json!([{"role": "user", "content": [image_block(), {"type": "text", "text": "What is it?"}]},
-            {"role": "assistant", "content": "The picture shows"}]);
-        let refused = read(Value::Null, begun).unwrap_err();
-        assert_eq!(refused.param(), Some("messages[0].content[0].type"), "what has begun is no answer yet");
+    }
+
+    #[test]
+    fn what_has_begun_is_no_answer_to_a_picture_whatever_blocks_it_ends_with() {
+        let asked =
+            json!({"role": "user", "content": [image_block(), {"type": "text", "text": "What is it?"}]});
+        let begun = json!({"type": "text", "text": "The picture shows "});
+        let searched = json!({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}});
+        let call = json!({"type": "tool_use", "id": "t", "name": "f", "input": {}});
+        for (said, is_answer) in [
+            (json!(""), false),
+            (json!([]), false),
+            (json!("The picture shows"), false),
+            (json!([begun]), false),
+            (json!([begun, {"type": "redacted_thinking", "data": "x"}]), false),
+            (json!([begun, {"type": "thinking", "thinking": "so", "signature": "x"}]), false),
+            (json!([begun, searched]), false),
+            (json!([begun, {"type": "text", "text": ""}]), false),
+            (json!([begun, call]), true),
+            (json!([call, begun]), true),
+        ] {
+            let told = read(Value::Null, json!([asked, {"role": "assistant", "content": said}]));
+            let refused = told.as_ref().err().and_then(ApiError::param);
+            let expect = (!is_answer).then_some("messages[0].content[0].type");
+            assert_eq!(refused, expect, "{said}");
+        }
+        let more = |text: &str| json!({"role": "assistant", "content": text});
+        let told = read(Value::Null, json!([asked, more("The picture"), more(" shows")]));
+        assert!(told.is_err(), "messages in a row are one turn");
     }
 
     #[test]

@@ -38,6 +38,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn words_stand_in_the_place_of_a_picture() {
+        let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}});
+        let messages = [json!({"role": "user", "content": [{"type": "text", "text": "Look."}, image]})];
+        let expect = "# trip\n\n**user**\n\nLook.\n[an image, which this model cannot see]\n";
+        assert_eq!(markdown("trip", &messages), expect);
+    }
+
+    #[test]
     fn who_said_what_is_there_and_what_was_called() {
         let call = json!({"id": "x", "function": {"name": "weather", "arguments": "{\"city\": \"```\"}"}});
         let messages = [

@@ -82,7 +82,10 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer
     app.accept_model(&head.model)?;
     let Json(messages) = chat.messages.unwrap_or(Json(Value::Array(Vec::new())));
     let tools = messages::tools(chat.tools.as_ref().map(|Json(tools)| tools))?;
-    let chat = told(messages::told(&messages)?, tools, head.thinking()?, Map::new());
+    let mut notes = Vec::new();
+    let messages = messages::told(&messages, &mut notes)?;
+    notes.into_iter().for_each(|note| body.note(note));
+    let chat = told(messages, tools, head.thinking()?, Map::new());
     let defaults = RequestDefaults::of_chat(app, &chat);
     let turn = ChatTurn {
         chat: chat.continuing(),

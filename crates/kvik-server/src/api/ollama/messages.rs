@@ -2,7 +2,7 @@
 
 use kvik_text::{
     template::{question_start, unseen},
-    tools::{OfferedTool, ToolChoice, Tools},
+    tools::{OfferedTool, ToolChoice, Tools, no_parameters},
 };
 use serde_json::{Value, json};
 
@@ -21,26 +21,30 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Returns the messages for the template.
-pub(super) fn told(messages: &Value) -> Result<Value> {
+/// Returns the messages for the template; adds a note for each image that words replace.
+pub(super) fn told(messages: &Value, notes: &mut Vec<String>) -> Result<Value> {
     let place = Place::new("messages", messages);
     let roles = before_answer(messages).iter().map(|message| message["role"].as_str().unwrap_or_default());
     let question = question_start(roles);
     let items = place.items()?.enumerate();
-    let told: Result<Vec<Value>> = items.map(|(index, item)| message(&item, index >= question)).collect();
+    let told: Result<Vec<Value>> =
+        items.map(|(index, item)| message(&item, index >= question, notes)).collect();
     checked(Value::Array(told?))
 }
 
-fn message(message: &Place<'_>, is_asked: bool) -> Result<Value> {
+fn message(message: &Place<'_>, is_asked: bool, notes: &mut Vec<String>) -> Result<Value> {
     let role = message.need_text("role")?;
     if is_asked {
         refuse_images(message)?;
     }
     let content = message.get("content").map(|content| content.text()).transpose()?;
-    let images = message.get("images").map_or(Ok(0), |images| images.items().map(|images| images.len()))?;
+    let images = message.get("images").map(|images| images.items()).transpose()?.into_iter().flatten();
+    let replaced = images.map(|image| {
+        notes.push(format!("`{}` is an image, which is not read here", image.path));
+        unseen("image").unwrap_or_default()
+    });
     let said = content.filter(|text| !text.is_empty()).into_iter();
-    let said: Vec<&str> =
-        said.chain(std::iter::repeat_n(unseen("image").unwrap_or_default(), images)).collect();
+    let said: Vec<&str> = said.chain(replaced).collect();
     let mut told = json!({"role": role, "content": said.join("\n")});
     if let Some(thoughts) = message.get("thinking").map(|text| text.text()).transpose()?
         && !thoughts.is_empty()
@@ -102,7 +106,7 @@ fn tool(tool: &Place<'_>) -> Result<ReadTool> {
     let offered = OfferedTool {
         name: function.need_text("name")?.to_owned(),
         description: description.map(str::to_owned),
-        parameters: parameters.map_or_else(|| json!({"type": "object"}), |schema| schema.value.clone()),
+        parameters: parameters.map_or_else(no_parameters, |schema| schema.value.clone()),
     };
     Ok(ReadTool { tool: offered, path: format!("{}.parameters", function.path), strict: false })
 }
@@ -111,15 +115,21 @@ fn tool(tool: &Place<'_>) -> Result<ReadTool> {
 mod tests {
     use super::*;
 
+    fn read(messages: &Value) -> Result<Value> {
+        told(messages, &mut Vec::new())
+    }
+
     #[test]
     fn a_picture_that_was_asked_about_before_ends_no_conversation() {
         let messages = json!([
             {"role": "user", "content": "Look.", "images": ["aGk="]}, {"role": "assistant", "content": "I do."},
             {"role": "user", "content": "And?"},
         ]);
-        let told = told(&messages).unwrap();
+        let mut notes = Vec::new();
+        let told = told(&messages, &mut notes).unwrap();
         assert_eq!(told[0]["content"], "Look.\n[an image, which this model cannot see]");
         assert_eq!(told[2]["content"], "And?");
+        assert_eq!(notes, ["`messages[0].images[0]` is an image, which is not read here"]);
     }
 
     #[test]
@@ -137,13 +147,13 @@ mod tests {
                 "tool_calls": [{"id": "call_0", "type": "function", "function": function}]},
             {"role": "tool", "content": "seen", "name": "look"},
         ]);
-        assert_eq!(told(&messages), Ok(expect));
+        assert_eq!(read(&messages), Ok(expect));
     }
 
     #[test]
     fn what_is_wrong_is_named_by_its_place() {
         let check = |messages: Value, at: &str| {
-            assert_eq!(told(&messages).unwrap_err().param(), Some(at), "{messages}");
+            assert_eq!(read(&messages).unwrap_err().param(), Some(at), "{messages}");
         };
         check(json!("hi"), "messages");
         check(json!([]), "messages");
@@ -152,7 +162,10 @@ mod tests {
         check(json!([{"role": "user", "content": 7}]), "messages[0].content");
         let look = json!({"role": "user", "content": "x", "images": ["aGk="]});
         check(json!([look]), "messages[0].images");
-        check(json!([look, {"role": "assistant", "content": "The picture shows"}]), "messages[0].images");
+        let begun = |content: &str| json!({"role": "assistant", "content": content});
+        check(json!([look, begun("The picture shows")]), "messages[0].images");
+        check(json!([look, begun("")]), "messages[0].images");
+        check(json!([look, begun(""), begun("The picture shows")]), "messages[0].images");
         let call = json!({"function": {"name": "f", "arguments": "{}"}});
         let at = "messages[0].tool_calls[0].function.arguments";
         check(json!([{"role": "assistant", "tool_calls": [call]}]), at);

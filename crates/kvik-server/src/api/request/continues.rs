@@ -1,15 +1,16 @@
 //! Whether the answer goes on from the last message of a chat.
 
 use kvik_session::continuable_text;
+use kvik_text::template::without_empty_answers;
 use serde_json::Value;
 
 use crate::http::error::ApiError;
 
 /// The messages before the one that the answer goes on from, where a dialect goes on from each that can be continued: the
-/// last one is no answer to the question before it yet.
+/// last one is no answer to the question before it yet. One that says nothing is none either.
 pub(crate) fn before_answer(messages: &Value) -> &[Value] {
     let all = messages.as_array().map_or(&[][..], Vec::as_slice);
-    &all[..all.len() - usize::from(continuable_text(messages).is_some())]
+    without_empty_answers(&all[..all.len() - usize::from(continuable_text(messages).is_some())])
 }
 
 /// Whether the answer goes on from the last message: as vLLM's `continue_final_message` says, else, as
@@ -87,6 +88,7 @@ mod tests {
             assert_eq!(prompt.as_ref().err().and_then(ApiError::param), expect, "{prompt:?}");
         };
         check(&[], false, Some("messages[0].content[1].type"));
+        check(&[json!({"role": "assistant", "content": ""})], false, Some("messages[0].content[1].type"));
         check(&[], true, None);
         let answered =
             [json!({"role": "assistant", "content": "A dog."}), json!({"role": "user", "content": "And?"})];

@@ -46,7 +46,8 @@ pub(crate) struct ConversationFields {
 impl FromBody for ConversationFields {
     fn from_body(body: &Body) -> Result<Self> {
         body.read::<UnsupportedConversing>()?;
-        let (prompt, mut tools) = (body.read()?, body.read::<ToolFields>()?);
+        let (prompt, mut tools) = (body.read::<PromptFields>()?, body.read::<ToolFields>()?);
+        messages::unseen_parts(&prompt.messages.0).for_each(|note| body.note(note));
         tools.leave_out_others(|note| body.note(note));
         Ok(ConversationFields { prompt, tools })
     }

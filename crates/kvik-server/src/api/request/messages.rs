@@ -2,6 +2,7 @@
 //!
 //! Converting them to the structure that a template expects is the template's task.
 
+use kvik_text::template::{has_images, unseen};
 use serde_json::Value;
 
 use crate::http::{error::ApiError, json::wrong};
@@ -27,6 +28,22 @@ pub(crate) fn checked(messages: Value) -> Result<Value> {
         }
         other => Err(wrong("messages", "an array", other)),
     }
+}
+
+/// Returns a note for each part of the messages that is not text, in whose place words stand, and for images beside a
+/// content, which are left out. If the question is about them, it is refused later.
+pub(super) fn unseen_parts(messages: &Value) -> impl Iterator<Item = String> {
+    let messages = messages.as_array().into_iter().flatten().enumerate();
+    messages.flat_map(|(i, message)| {
+        let parts = message["content"].as_array().into_iter().flatten().enumerate();
+        let images = has_images(message)
+            .then(|| format!("`messages[{i}].images` holds images, which are not read here"));
+        let parts = parts.filter_map(move |(j, part)| {
+            let kind = part["type"].as_str().filter(|kind| unseen(kind).is_some())?;
+            Some(format!("`messages[{i}].content[{j}]` is a part of type {kind:?}, which is not read here"))
+        });
+        parts.chain(images)
+    })
 }
 
 /// Describes the fields of a message that are checked here; the template interprets the others.
@@ -84,6 +101,26 @@ mod tests {
         check(json!({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f"}}]}));
         // Reasoning that reached the limit, as clients put a stream together.
         check(json!({"role": "assistant", "content": null, "reasoning_content": "Let me"}));
+    }
+
+    #[test]
+    fn what_is_not_text_is_noted() {
+        let image = json!({"type": "image_url", "image_url": {"url": "x"}});
+        let messages = json!([
+            7,
+            {"role": "user", "content": [{"type": "text", "text": "a"}, image, {"type": "refusal", "refusal": "b"}]},
+            {"role": "tool", "content": [{"type": "file", "file": {}}]},
+            {"role": "assistant", "content": "a", "images": [image]},
+            {"role": "user", "content": "a", "images": []},
+        ]);
+        let notes: Vec<String> = unseen_parts(&messages).collect();
+        let expect = [
+            "`messages[1].content[1]` is a part of type \"image_url\", which is not read here",
+            "`messages[2].content[0]` is a part of type \"file\", which is not read here",
+            "`messages[3].images` holds images, which are not read here",
+        ];
+        assert_eq!(notes, expect);
+        assert_eq!(unseen_parts(&json!("hi")).count(), 0);
     }
 
     #[test]

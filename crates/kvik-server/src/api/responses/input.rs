@@ -5,7 +5,7 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use kvik_memory::conversations::MESSAGES_MAX;
-use kvik_text::template::{question_start, unseen};
+use kvik_text::template::{question_start, says_nothing, unseen};
 use serde_json::{Map, Value, json};
 
 use super::tools::{custom_arguments, full_name};
@@ -37,14 +37,31 @@ pub(super) fn told(
         return Err(place.error(&format!("holds more than {MESSAGES_MAX} items")));
     }
     let mut told = Told::default();
-    let all = input.as_array().into_iter().flatten();
-    let question = question_start(all.map(|item| role(referred.resolved(item))));
+    let all: Vec<&Value> =
+        input.as_array().into_iter().flatten().map(|item| referred.resolved(item)).collect();
+    let question = question_in(&all);
     for (index, item) in items.enumerate() {
         told.is_asked = index >= question;
         told.item(&Place::new(item.path, referred.resolved(item.value)))?;
     }
     notes.append(&mut told.notes);
     Ok(told.messages)
+}
+
+/// Calls that are read. Those of server-side tools are dropped.
+const CALLS: [&str; 5] =
+    ["function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"];
+
+/// Returns the index of the first item of the question. At the end, items of the assistant without a text and a call that
+/// is read answer no question.
+fn question_in(items: &[&Value]) -> usize {
+    let is_empty = |item: &Value| match item["type"].as_str() {
+        None | Some("message") => says_nothing(&item["content"]),
+        Some(kind) => !CALLS.contains(&kind),
+    };
+    let answers = |item: &&Value| role(item) != "assistant" || !is_empty(item);
+    let count = items.iter().rposition(answers).map_or(0, |last| last + 1);
+    question_start(items[..count].iter().map(|item| role(item)))
 }
 
 /// Returns the role of an item: calls and thoughts are the assistant's, outputs a tool's.
@@ -379,6 +396,27 @@ mod tests {
         assert_eq!(told[2]["content"], format!("{image}\n[a file, which this model cannot read]"));
         assert_eq!(told[3]["content"], image, "a client that has no pictures in results says them behind");
         assert_eq!(notes.len(), 4, "{notes:?}");
+    }
+
+    #[test]
+    fn a_picture_is_not_answered_by_items_that_say_nothing() {
+        let asked = json!({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]});
+        let said = |content: Value| json!({"type": "message", "role": "assistant", "content": content});
+        let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
+        for (item, is_answer) in [
+            (said(json!("")), false),
+            (said(json!([{"type": "output_text", "text": ""}])), false),
+            (json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}), false),
+            (json!({"type": "web_search_call", "id": "ws", "status": "completed"}), false),
+            (said(json!("A dog.")), true),
+            (said(json!([{"type": "refusal", "refusal": "No."}])), true),
+            (call, true),
+        ] {
+            let told = told("input", &json!([asked, item]), &mut Vec::new());
+            let refused = told.as_ref().err().and_then(ApiError::param);
+            let expect = (!is_answer).then_some("input[0].content[0].type");
+            assert_eq!(refused, expect, "{item}");
+        }
     }
 
     #[test]

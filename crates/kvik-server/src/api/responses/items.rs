@@ -1,5 +1,6 @@
 //! Lists of items: the inputs of an answer, and the messages of a conversation.
 
+use kvik_memory::context::chain::text_of;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -154,7 +155,7 @@ fn of_message(message: &Value, id: &dyn Fn(&str, usize) -> String, items: &mut V
     if role == "tool" {
         items.push(json!({
             "type": "function_call_output", "id": id("fco", 0), "status": "completed",
-            "call_id": message["tool_call_id"], "output": text_of(&message["content"]),
+            "call_id": message["tool_call_id"], "output": text_of(message),
         }));
         return;
     }
@@ -163,7 +164,7 @@ fn of_message(message: &Value, id: &dyn Fn(&str, usize) -> String, items: &mut V
         items.push(json!({"type": "reasoning", "id": id("rs", 0), "summary": [], "content": content}));
     }
     if !message["content"].is_null() {
-        let text = text_of(&message["content"]);
+        let text = text_of(message);
         let part = match role {
             "assistant" => json!({"type": "output_text", "text": text, "annotations": []}),
             _ => json!({"type": "input_text", "text": text}),
@@ -176,19 +177,16 @@ fn of_message(message: &Value, id: &dyn Fn(&str, usize) -> String, items: &mut V
         let function = &call["function"];
         items.push(json!({
             "type": "function_call", "id": id("fc", part), "status": "completed", "call_id": call["id"],
-            "name": function["name"], "arguments": text_of(&function["arguments"]),
+            "name": function["name"], "arguments": arguments(function),
         }));
     }
 }
 
-/// Returns a text, joined parts of text, or a value as JSON.
-fn text_of(content: &Value) -> String {
-    match content {
+/// Returns the arguments of a call: a text, or a value as JSON.
+fn arguments(function: &Value) -> String {
+    match &function["arguments"] {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        Value::Array(parts) if parts.iter().all(|part| part["text"].is_string()) => {
-            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
-        }
         other => other.to_string(),
     }
 }
@@ -230,6 +228,22 @@ mod tests {
         assert_eq!(told(item).unwrap_err().param(), Some("items"));
         let unknown = told(json!([{"id": "msg_1"}])).unwrap_err();
         assert_eq!((unknown.status().as_u16(), unknown.param()), (404, Some("items")));
+    }
+
+    #[test]
+    fn words_stand_in_the_place_of_a_picture() {
+        let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}});
+        let text = json!({"type": "text", "text": "Look."});
+        let seen = "Look.\n[an image, which this model cannot see]";
+        let messages = [
+            json!({"role": "user", "content": [text, image]}),
+            json!({"role": "assistant", "content": [text, {"type": "refusal", "refusal": "No."}]}),
+            json!({"role": "tool", "tool_call_id": "c", "content": [text, image]}),
+        ];
+        let items = of_conversation("a", &messages);
+        assert_eq!(items[0]["content"], json!([{"type": "input_text", "text": seen}]));
+        assert_eq!(items[1]["content"][0]["text"], "Look.\nNo.");
+        assert_eq!(items[2]["output"], seen);
     }
 
     #[test]

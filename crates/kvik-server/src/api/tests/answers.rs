@@ -284,6 +284,30 @@ async fn tools_stay_callable_where_the_text_has_a_form() {
 }
 
 #[tokio::test]
+async fn a_picture_that_words_replace_is_noted_in_every_dialect() {
+    let turns = |picture: Value| {
+        let (answer, question) =
+            (json!({"role": "assistant", "content": "I do."}), json!({"role": "user", "content": "And?"}));
+        json!([with(json!({"role": "user"}), picture), answer, question])
+    };
+    let part = |part: Value| turns(json!({"content": [part]}));
+    let seen = part(json!({"type": "image_url", "image_url": {"url": "data:,x"}}));
+    let images = turns(json!({"content": "Look.", "images": ["eA=="]}));
+    let block = part(json!({"type": "image", "source": {"type": "base64", "data": "eA=="}}));
+    let input = part(json!({"type": "input_image", "image_url": "data:,x"}));
+    for (path, body, at) in [
+        ("/v1/chat/completions", json!({"messages": seen}), "`messages[0].content[0]`"),
+        ("/api/chat", json!({"messages": images, "stream": false}), "`messages[0].images[0]`"),
+        ("/v1/messages", json!({"messages": block, "max_tokens": 9}), "`messages[0].content[0]`"),
+        ("/v1/responses", json!({"input": input}), "`input[0].content[0]`"),
+    ] {
+        let (status, answer) = Server::saying("Hi.").post(path, body).await;
+        let notes = answer["kvik"]["notes"].to_string();
+        assert!(status == 200 && notes.contains(at), "{path}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn an_answer_says_what_of_its_schema_was_not_enforced() {
     let server = Server::saying("{\"tags\": []}");
     let schema = json!({"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": true}}});

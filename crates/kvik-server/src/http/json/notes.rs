@@ -3,7 +3,10 @@
 //! A request with an unknown field is answered all the same, with a note. Types that deny unknown fields still refuse:
 //! they are kvik's own types, where a misspelt name would store or delete something else than intended.
 
-use std::{cell::RefCell, collections::BTreeSet};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+};
 
 /// Maximum number of notes on one body; further ones are only counted.
 const NOTES_MAX: usize = 32;
@@ -17,7 +20,10 @@ pub(super) struct Notes {
     declared: RefCell<BTreeSet<&'static str>>,
     /// Path of the value that is being read, outermost step first.
     path: RefCell<Vec<Step>>,
+    /// At most [`NOTES_MAX`], so that a body of a million of them takes no more time for each.
     noted: RefCell<Vec<String>>,
+    /// Number of further notes, some of which may be repeated.
+    more: Cell<usize>,
 }
 
 /// A step of a path: a field of an object, or an item of an array.
@@ -62,8 +68,10 @@ impl Notes {
     /// Adds a note, once.
     pub(super) fn note(&self, text: String) {
         let mut noted = self.noted.borrow_mut();
-        if !noted.contains(&text) {
-            noted.push(text);
+        match noted.len() {
+            _ if noted.contains(&text) => {}
+            NOTES_MAX => self.more.set(self.more.get() + 1),
+            _ => noted.push(text),
         }
     }
 
@@ -71,8 +79,9 @@ impl Notes {
     pub(super) fn with<'a>(&self, fields: impl Iterator<Item = &'a str>) -> Vec<String> {
         let mut notes = self.noted.borrow().clone();
         notes.extend(fields.filter(|name| !self.is_declared(name)).map(unknown));
-        if let Some(more @ 1..) = notes.len().checked_sub(NOTES_MAX) {
-            notes.truncate(NOTES_MAX);
+        let more = self.more.get() + notes.len().saturating_sub(NOTES_MAX);
+        notes.truncate(NOTES_MAX);
+        if more > 0 {
             notes.push(format!("and {more} more"));
         }
         notes

@@ -231,4 +231,8 @@ fn what_is_not_read_is_noted() {
     let many: String = (0..100).map(|i| format!("\"f{i}\": 0, ")).collect();
     let notes = self::body(&format!("{{{many}\"name\": \"a\"}}")).notes();
     assert_eq!((notes.len(), notes[32].as_str()), (33, "and 69 more"));
+    let body = self::body(&format!("{{{many}\"name\": \"a\"}}"));
+    (0..50).for_each(|i| body.note(format!("part {i}")));
+    let notes = body.notes();
+    assert_eq!((notes.len(), notes[31].as_str(), notes[32].as_str()), (33, "part 31", "and 119 more"));
 }
