@@ -72,6 +72,20 @@ def test_an_answer_in_the_middle_keeps_what_came_behind_it(page, server, convers
     expect(page.get_by_role("status").filter(has_text="Version 1 of 2")).to_have_count(1)
 
 
+def test_a_question_with_a_picture_is_not_asked_again_without_it(page, server, conversation, begun):
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}}
+    asked = {"role": "user", "content": [{"type": "text", "text": "What is on it?"}, picture]}
+    id = conversation([asked, {"role": "assistant", "content": "A dog."}], "with a picture")
+    page.goto(page.url.split("#")[0] + f"#/chat/{id}")
+    for button in (again(page), page.get_by_role("button", name="Edit this question; this version stays")):
+        button.click()
+        expect(page.get_by_role("alert")).to_contain_text("has a part that is not text")
+        page.get_by_role("button", name="Close this notice").click()
+    expect(page.get_by_label("The question, edited")).to_have_count(0)
+    assert open_id(page) == id
+    assert [content for _, content in kept(server, id)] == [asked["content"], "A dog."]
+
+
 def test_a_question_is_edited_in_its_place(page, server, conversation, begun):
     id = conversation(turns("one", "two", "three", "four"), "before the edit")
     page.goto(page.url.split("#")[0] + f"#/chat/{id}")

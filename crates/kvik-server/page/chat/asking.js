@@ -6,7 +6,7 @@ import { routeHash } from "../route.js";
 import { nameOf, pathOf } from "./conversations.js";
 import { contentOf, draftOfContent } from "./files.js";
 import { recallDraft, rememberDraft, rememberReports, rememberSettings } from "./kept.js";
-import { NEW, draftOf, questionBefore, settingsOf, systemOf, textOf } from "./state.js";
+import { NEW, NOT_TEXT, draftOf, isText, questionBefore, settingsOf, systemOf, textOf } from "./state.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 /** An answer that has not begun for so long says why. */
@@ -203,6 +203,7 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
     async askAgain(id, index) {
       const { messages } = chat().open;
       const from = questionBefore(messages, index);
+      if (!isText(messages[from])) throw new Error(NOT_TEXT);
       await askInVersion(id, { upto: from, at: from + 1, content: textOf(messages[from]) });
     },
 

@@ -7,7 +7,7 @@ import { plural } from "../numbers.js";
 import { routeHash } from "../route.js";
 import { editQuestion } from "./editing.js";
 import { partsOf } from "./files.js";
-import { questionBefore, textOf } from "./state.js";
+import { NOT_TEXT, isText, questionBefore, textOf } from "./state.js";
 import { stripElement } from "./strip.js";
 
 const WHO = { user: "You", assistant: "Answer", system: "System prompt", developer: "System prompt", tool: "Result of a tool" };
@@ -73,7 +73,8 @@ const action = (text, label, act) => h("button", { class: "quiet small", "aria-l
 
 function questionActions(app, chat, { id, messages }, index) {
   const text = textOf(messages[index]);
-  const edit = action("Edit", "Edit this question; this version stays", () => editQuestion(edit, text, (content) => chat.edit(id, index, content)));
+  const begin = () => editQuestion(edit, text, (content) => chat.edit(id, index, content));
+  const edit = action("Edit", "Edit this question; this version stays", () => (isText(messages[index]) ? begin() : app.notify(NOT_TEXT, "error")));
   return [edit, copyAction(text, "Copy this question")];
 }
 

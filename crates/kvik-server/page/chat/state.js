@@ -34,6 +34,12 @@ export function questionBefore(messages, index) {
   return at;
 }
 
+/** Whether a message is a text, also in parts; of others, asking again would ask less. */
+export const isText = ({ content, images }) => !images?.length && (!Array.isArray(content) || content.every(({ type }) => type === "text"));
+
+/** Why a question that is not a text is not asked again. */
+export const NOT_TEXT = "This question has a part that is not text, such as a picture, and would be asked without it. Ask it in words.";
+
 /** The text of a message, also where its content is in parts. */
 export function textOf({ content }) {
   if (Array.isArray(content)) return content.map((part) => part.text ?? `(${part.type})`).join("\n");

@@ -8,6 +8,7 @@ use std::{
 use anyhow::ensure;
 use axum::http::StatusCode;
 use kvik_memory::context::chain::text_of;
+use kvik_text::template::has_images;
 use serde_json::Value;
 
 use super::{
@@ -48,6 +49,10 @@ impl TerminalChat {
             self.screen.line("there is nothing to ask again");
             return Ok(());
         };
+        ensure!(
+            last.asks_in_text(),
+            "the last question has a part that is not text, and would be asked without it; ask it in words"
+        );
         let question = last.question();
         ensure!(!question.trim().is_empty(), "the last question has no text that could be asked again");
         images::refuse(&question)?;
@@ -109,5 +114,14 @@ impl TerminalChat {
 impl Exchange {
     fn question(&self) -> String {
         self.messages.first().map(text_of).unwrap_or_default()
+    }
+
+    /// True if the question is a text, or parts of text alone.
+    fn asks_in_text(&self) -> bool {
+        let is_text = |part: &Value| part["type"] == "text";
+        self.messages.first().is_none_or(|question| {
+            let parts = question["content"].as_array();
+            !has_images(question) && parts.is_none_or(|parts| parts.iter().all(is_text))
+        })
     }
 }

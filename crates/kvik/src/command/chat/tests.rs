@@ -389,11 +389,19 @@ fn a_question_that_cannot_be_asked_keeps_its_answer() {
     let mut terminal = home.terminal(&[]);
     let file = home.file("dog.png");
     std::fs::write(&file, "").unwrap();
-    for (name, question) in [("empty", String::new()), ("image", format!("What is on {}?", file.display()))] {
-        let said = of_another_client(&question);
+    let named = format!("What is on {}?", file.display());
+    let mut with_picture = of_another_client("What is on it?");
+    let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}});
+    with_picture[0]["content"].as_array_mut().unwrap().push(picture);
+    for (name, said, why) in [
+        ("empty", of_another_client(""), "has no text"),
+        ("image", of_another_client(&named), "is not shown to the model"),
+        ("picture", with_picture, "has a part that is not text"),
+    ] {
         kept::KeptConversations(&terminal.chat.backend).begin(name, &said).unwrap();
         terminal.types(&format!("/load {name}"));
-        assert!(terminal.types("/retry").contains("error: "), "{name}");
+        let refused = terminal.types("/retry");
+        assert!(refused.contains("error: ") && refused.contains(why), "{name}: {refused}");
         assert_eq!(kept(&terminal, name), said, "{name}");
     }
 }
