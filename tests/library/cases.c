@@ -242,7 +242,7 @@ static KvikStatus keep(Runner *runner, const Line *line) {
     KvikMessage prompt[ARGUMENTS_MAX];
     size_t count = messages(line, prompt);
     KvikKept kept;
-    KvikStatus status = (asks ? kvik_is_kept : kvik_keep_prompt)(runner->model, get(line, "id"), prompt, count, &kept);
+    KvikStatus status = (asks ? kvik_is_kept : kvik_keep_prompt)(runner->model, get(line, "id"), prompt, count, NULL, &kept);
     if (status != KVIK_STATUS_OK)
         return status;
     if (kept.is_known && !kept.is_changed)
@@ -270,7 +270,7 @@ static KvikStatus keep_copies(Runner *runner, const Line *line) {
     for (; i < copies && status == KVIK_STATUS_OK; i++) {
         char id[64];
         snprintf(id, sizeof id, "%s%" PRIu64, get(line, "id"), i);
-        status = kvik_keep_prompt(runner->model, id, prompt, count, NULL);
+        status = kvik_keep_prompt(runner->model, id, prompt, count, NULL, NULL);
     }
     if (status == KVIK_STATUS_OK)
         printf("keep_copies kept=%" PRIu64, copies);

@@ -1,5 +1,6 @@
 """The package as programs use it: opening, asking, prompts under names, memory, errors."""
 import copy
+import math
 import pickle
 import sys
 import threading
@@ -109,6 +110,36 @@ def test_kept_prompts_are_warm_for_the_next_one_who_opens(tmp_path):
     with kvik.Model(MODEL, **SMALL, disk_dir=tmp_path) as model:
         assert model.is_kept("notify", system).is_warm
         assert model.forget_prompt("notify") and not model.forget_prompt("notify")
+
+
+def test_a_prompt_is_counted_and_kept_as_an_answer_with_its_options_reads_it(model):
+    counts = []
+    for options in ({}, {"reasoning": False}):
+        counts.append(model.count_tokens(ASKED, **options))
+        assert model.explain(ASKED, **options).prompt_tokens == counts[-1]
+        answer = model.chat(ASKED, max_tokens=1, **options)
+        answer.text()
+        assert answer.report.prompt_tokens == counts[-1]
+    assert counts[0] < counts[1], "thoughts that are over begin the answer"
+    for call in (model.keep_prompt, model.is_kept):
+        with pytest.raises(kvik.InvalidArgumentError, match="tools"):
+            call("notify", ASKED, tools=[{}])
+    with pytest.raises(kvik.InvalidArgumentError, match="tools"):
+        model.logits(ASKED, tools=[{}])
+    with pytest.raises(TypeError, match="keep_prompt has no argument `think`: use `reasoning`"):
+        model.keep_prompt("notify", ASKED, think=False)
+
+
+def test_tokens_are_biased(model):
+    [token, *_] = model.tokens(" river")
+    said = [model.generate("Once upon a time", max_tokens=1, logit_bias={token: bias}).text() for bias in (1e9, -math.inf)]
+    assert said[0] == model.text_of([token]) != said[1]
+    for wrong in ([7], {"7": 1}, {7: "1"}):
+        with pytest.raises(TypeError, match="`logit_bias` has a number for each token"):
+            model.generate("Once", logit_bias=wrong)
+    for wrong in ({-1: 0}, {1 << 31: 0}, {7: math.nan}, {7: 1e10}):
+        with pytest.raises(kvik.InvalidArgumentError, match="`logit_bias`"):
+            model.generate("Once", logit_bias=wrong)
 
 
 def test_models_share_a_directory(tmp_path, text):

@@ -168,12 +168,15 @@ class Model:
             native = self._handle.embed(text)
         return Embedding(memoryview(native.vector).cast("f"), native.prompt_tokens, native.cached_tokens)
 
-    def logits(self, prompt: Prompt, tokens: Sequence[int] | None = None) -> numpy.typing.NDArray[numpy.float32]:
+    def logits(
+        self, prompt: Prompt, tokens: Sequence[int] | None = None, **options: Unpack[AnswerOptions]
+    ) -> numpy.typing.NDArray[numpy.float32]:
         """Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order; read-only. It
         needs NumPy."""
         require_numpy("answers need none")
+        asked = None if tokens is None else list(tokens)
         with raised_as_own():
-            native = self._handle.logits(native_prompt(prompt), None if tokens is None else list(tokens))
+            native = self._handle.logits(native_prompt(prompt), asked, native_options(options, "logits"))
         import numpy
 
         return numpy.frombuffer(native.values, dtype=numpy.float32)
@@ -188,26 +191,27 @@ class Model:
         with raised_as_own():
             return self._handle.text_of(list(tokens))
 
-    def count_tokens(self, prompt: Prompt) -> int:
-        """Number of tokens of a prompt."""
+    def count_tokens(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> int:
+        """Number of tokens of a prompt, as an answer with these options reads it."""
         with raised_as_own():
-            return self._handle.count_tokens(native_prompt(prompt))
+            return self._handle.count_tokens(native_prompt(prompt), native_options(options, "count_tokens"))
 
-    def explain(self, prompt: Prompt) -> _native.Explanation:
+    def explain(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> _native.Explanation:
         """Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing."""
         with raised_as_own():
-            return self._handle.explain(native_prompt(prompt))
+            return self._handle.explain(native_prompt(prompt), native_options(options, "explain"))
 
-    def keep_prompt(self, id: str, prompt: Prompt) -> KeptState:
+    def keep_prompt(self, id: str, prompt: Prompt, **options: Unpack[AnswerOptions]) -> KeptState:
         """Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is
-        forgotten: in RAM, and on disk, where another process finds it. The previous prompt of the name is unpinned."""
+        forgotten: in RAM, and on disk, where another process finds it. The previous prompt of the name is unpinned. The
+        options are those of the answers: a template may write tools and reasoning before the messages."""
         with raised_as_own():
-            return _kept(self._handle.keep_prompt(id, native_prompt(prompt)))
+            return _kept(self._handle.keep_prompt(id, native_prompt(prompt), native_options(options, "keep_prompt")))
 
-    def is_kept(self, id: str, prompt: Prompt) -> KeptState:
+    def is_kept(self, id: str, prompt: Prompt, **options: Unpack[AnswerOptions]) -> KeptState:
         """Compares a prompt with the one that is pinned under a name, and reports how much of it is cached."""
         with raised_as_own():
-            return _kept(self._handle.is_kept(id, native_prompt(prompt)))
+            return _kept(self._handle.is_kept(id, native_prompt(prompt), native_options(options, "is_kept")))
 
     def forget_prompt(self, id: str) -> bool:
         """Unpins the prompt of a name, in RAM and on disk, unless another name has the same tokens. Returns whether the

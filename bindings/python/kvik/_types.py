@@ -75,6 +75,8 @@ class AnswerOptions(TypedDict, total=False):
     """Subtracted once from the logits of generated tokens; 0 is off."""
     frequency_penalty: float | None
     """Subtracted per occurrence from the logits of generated tokens; 0 is off."""
+    logit_bias: Mapping[int, float] | None
+    """Numbers that are added to the logits of tokens, at most 1e9; negative infinity forbids a token."""
     seed: int | None
     """The same seed, from 0 to 2**64 - 1, gives the same text; random by default."""
     reasoning: bool | None
@@ -189,7 +191,7 @@ def own_call(call: _native.ToolCall) -> ToolCall:
 
 def native_options(options: AnswerOptions, call: str) -> _native.AnswerOptions:
     refuse_unknown(options, AnswerOptions.__annotations__, ANSWER, call)
-    own = ("seed", "stop", "tools", "json_schema", "regex", "grammar")
+    own = ("seed", "stop", "tools", "logit_bias", "json_schema", "regex", "grammar")
     rest: dict[str, Any] = {}
     for name, value in options.items():
         if name not in own and value is not None:
@@ -198,6 +200,7 @@ def native_options(options: AnswerOptions, call: str) -> _native.AnswerOptions:
     return _native.AnswerOptions(
         seed=None if seed is None else _signed(seed),
         stop=_texts(options.get("stop")),
+        logit_bias=_biases(options.get("logit_bias")),
         tools=json.dumps(list(tools)) if tools else None,
         constraint=_constraint(options),
         **rest,
@@ -232,6 +235,21 @@ def _texts(stop: str | Sequence[str] | None) -> list[str]:
     if not all(isinstance(text, str) for text in texts):
         raise TypeError(f"`stop` is a text or a list of texts, and not {stop!r}")
     return texts
+
+
+def _biases(biases: Any) -> list[_native.LogitBias]:
+    if biases is None:
+        return []
+    if not isinstance(biases, Mapping):
+        raise TypeError(f"`logit_bias` has a number for each token, as {{7: -1.5}}, and is not {biases!r}")
+    read = []
+    for token, bias in biases.items():
+        if not isinstance(token, numbers.Integral) or not isinstance(bias, numbers.Real):
+            raise TypeError(f"`logit_bias` has a number for each token, as {{7: -1.5}}, and not {token!r}: {bias!r}")
+        if not 0 <= token < 1 << 31:
+            raise InvalidArgumentError(f"a token of `logit_bias` is 0 to 2**31 - 1, and not {token}")
+        read.append(_native.LogitBias(token=token, bias=bias))
+    return read
 
 
 def _signed(seed: int) -> int:

@@ -34,11 +34,11 @@ int main(int argc, char **argv) {
         {.role = KVIK_ROLE_SYSTEM, .content = "You answer in one sentence, and say so when you do not know."},
         {.role = KVIK_ROLE_USER, .content = argv[3]},
     };
+    KvikAnswerOptions brief = {.max_tokens = 48};
     int failed = 0;
-    if (kvik_keep_prompt(model, "instructions", messages, 1, NULL) != KVIK_STATUS_OK)
+    if (kvik_keep_prompt(model, "instructions", messages, 1, &brief, NULL) != KVIK_STATUS_OK)
         failed = fail("the instructions cannot be kept");
 
-    KvikAnswerOptions brief = {.max_tokens = 48};
     KvikReport report;
     if (kvik_chat(model, messages, 2, &brief, print_piece, NULL, &report) != KVIK_STATUS_OK)
         failed = fail("no answer");

@@ -149,6 +149,20 @@ typedef enum KvikMemoryPressure {
 typedef struct KvikModel KvikModel;
 
 /**
+ * A change of the logit of a token.
+ */
+typedef struct KvikLogitBias {
+  /**
+   * The token, as `kvik_tokens` writes it.
+   */
+  uint32_t token;
+  /**
+   * Number that is added to its logit, at most 1e9; negative infinity forbids the token.
+   */
+  float bias;
+} KvikLogitBias;
+
+/**
  * Options of an answer. A field that is 0 or null has its default, and a null pointer has all defaults: the sampling that
  * the model's makers recommend, up to the end of the context.
  */
@@ -221,6 +235,18 @@ typedef struct KvikAnswerOptions {
    * Ends an answer that only repeats itself, as small models do.
    */
   bool stop_loops;
+  /**
+   * Switches reasoning before the answer to a chat on (1) or off (-1), for models that have it; 0 is the template's.
+   */
+  int32_t reasoning;
+  /**
+   * `logit_bias_count` changes of the logits of tokens.
+   */
+  const struct KvikLogitBias *logit_bias;
+  /**
+   * Number of changes in `logit_bias`.
+   */
+  size_t logit_bias_count;
 } KvikAnswerOptions;
 
 /**
@@ -621,14 +647,17 @@ enum KvikStatus kvik_conversation_delete(const struct KvikModel *model, const ch
 /**
  * Computes the common first messages of future chats, unless they are cached, and pins them under a name until they are
  * forgotten: in RAM, and on disk, where another process finds them. The previous prompt of the name is unpinned.
+ * `options` are those of the chats, or null: a template may write tools and reasoning before the messages.
  *
  * # Safety
- * `model` is an open handle, `id` a text, `messages` are `count` valid messages, `kept` is null or writable.
+ * `model` is an open handle, `id` a text, `messages` are `count` valid messages, `options` is null or valid options,
+ * `kept` is null or writable.
  */
 enum KvikStatus kvik_keep_prompt(const struct KvikModel *model,
                                  const char *id,
                                  const struct KvikMessage *messages,
                                  size_t count,
+                                 const struct KvikAnswerOptions *options,
                                  struct KvikKept *kept);
 
 /**
@@ -641,6 +670,7 @@ enum KvikStatus kvik_is_kept(const struct KvikModel *model,
                              const char *id,
                              const struct KvikMessage *messages,
                              size_t count,
+                             const struct KvikAnswerOptions *options,
                              struct KvikKept *kept);
 
 /**
@@ -658,6 +688,19 @@ enum KvikStatus kvik_forget_prompt(const struct KvikModel *model, const char *id
  * `model` is an open handle, `prompt` a text, `tokens` null or writable.
  */
 enum KvikStatus kvik_count_tokens(const struct KvikModel *model, const char *prompt, uint64_t *tokens);
+
+/**
+ * Tokenizes a text on its own, and writes `count` tokens to `tokens`. Names of control tokens in it are parsed as these
+ * tokens. If `room` is smaller, only `count` is written, and the status is `KVIK_STATUS_TOO_SMALL`.
+ *
+ * # Safety
+ * `model` is an open handle, `input` a text, `tokens` has room for `room` numbers, `count` is null or writable.
+ */
+enum KvikStatus kvik_tokens(const struct KvikModel *model,
+                            const char *input,
+                            uint32_t *tokens,
+                            size_t room,
+                            size_t *count);
 
 /**
  * Reports what a text would find in the cache now, and why not more. Computes and changes nothing.
@@ -725,7 +768,8 @@ enum KvikStatus kvik_open_part(int descriptor,
 enum KvikStatus kvik_close(struct KvikModel *model);
 
 /**
- * Writes the sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults.
+ * Writes the sampling of answers whose options set neither it nor `reasoning`: what the model's makers recommend, else
+ * kvik's defaults.
  *
  * # Safety
  * `model` is an open handle, `sampling` writable.

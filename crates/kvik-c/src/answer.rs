@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_void};
 
 use kvik_library::{
-    Answer, AnswerOptions, Constraint, Finish, Message, Piece, REPETITION_PENALTIES, Report, Role,
-    SamplingOptions, ToolCall, ToolChoice, tool_choice_from_name, tools_from_json,
+    Answer, AnswerOptions, Constraint, Finish, LOGIT_BIASES, Message, Piece, REPETITION_PENALTIES, Report,
+    Role, SamplingOptions, Token, ToolCall, ToolChoice, tool_choice_from_name, tools_from_json,
 };
 use serde_json::json;
 
@@ -52,6 +52,22 @@ pub struct KvikAnswerOptions {
     pub retention: *const c_char,
     /// Ends an answer that only repeats itself, as small models do.
     pub stop_loops: bool,
+    /// Switches reasoning before the answer to a chat on (1) or off (-1), for models that have it; 0 is the template's.
+    pub reasoning: i32,
+    /// `logit_bias_count` changes of the logits of tokens.
+    pub logit_bias: *const KvikLogitBias,
+    /// Number of changes in `logit_bias`.
+    pub logit_bias_count: usize,
+}
+
+/// A change of the logit of a token.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct KvikLogitBias {
+    /// The token, as `kvik_tokens` writes it.
+    pub token: u32,
+    /// Number that is added to its logit, at most 1e9; negative infinity forbids the token.
+    pub bias: f32,
 }
 
 /// Role of a message.
@@ -227,7 +243,7 @@ pub(crate) unsafe fn read_messages(
 }
 
 /// # Safety
-/// `options` is null, or options with `stop_count` texts.
+/// `options` is null, or options with `stop_count` texts and `logit_bias_count` changes.
 pub(crate) unsafe fn answer_options(options: *const KvikAnswerOptions) -> Result<AnswerOptions, Failure> {
     // SAFETY: the caller promises it.
     let Some(options) = (unsafe { options.as_ref() }) else { return Ok(AnswerOptions::RECOMMENDED) };
@@ -237,19 +253,29 @@ pub(crate) unsafe fn answer_options(options: *const KvikAnswerOptions) -> Result
     // SAFETY: the caller promises it.
     let stop = stop.iter().map(|&at| Ok(unsafe { text(at, "stop")? }.to_owned()));
     let stop = stop.collect::<Result<_, Failure>>()?;
+    // SAFETY: the caller promises it.
+    let biases = unsafe { list(options.logit_bias, options.logit_bias_count, "logit_bias")? };
+    let logit_bias = biases.iter().map(logit_bias).collect::<Result<_, Failure>>()?;
     let max_tokens = usize::try_from(options.max_tokens).ok().filter(|&tokens| tokens > 0);
     let min_tokens = usize::try_from(options.min_tokens).unwrap_or(usize::MAX);
     let seed = (options.seed != 0).then_some(options.seed);
     // SAFETY: the caller promises it.
     let form = unsafe { answer_form(options)? };
     let stop_loops = options.stop_loops;
-    Ok(AnswerOptions { max_tokens, min_tokens, stop, stop_loops, sampling, seed, ..form })
+    Ok(AnswerOptions { max_tokens, min_tokens, stop, stop_loops, sampling, logit_bias, seed, ..form })
+}
+
+fn logit_bias(&KvikLogitBias { token, bias }: &KvikLogitBias) -> Result<(Token, f32), Failure> {
+    match LOGIT_BIASES.contains(&bias) {
+        true => Ok((token, bias)),
+        false => Err(Failure::argument("logit_bias", "must be numbers of at most 1e9")),
+    }
 }
 
 /// The settings that the options of an answer set.
 fn sampling_options(options: &KvikAnswerOptions) -> Result<SamplingOptions, Failure> {
     let KvikAnswerOptions { temperature, top_p, top_k, min_p, repetition_penalty, .. } = *options;
-    if [temperature, top_p, min_p, repetition_penalty].iter().any(|number| number.is_nan()) {
+    if [temperature, top_p, min_p, repetition_penalty].iter().any(|number| !number.is_finite()) {
         return Err(Failure::argument("temperature, top_p, min_p, repetition_penalty", "must be numbers"));
     }
     if top_p < 0.0 {
@@ -270,7 +296,7 @@ fn sampling_options(options: &KvikAnswerOptions) -> Result<SamplingOptions, Fail
     })
 }
 
-/// The options that determine the form of an answer.
+/// The options that determine the form of an answer and its prompt.
 ///
 /// # Safety
 /// The texts of `options` are texts or null.
@@ -292,6 +318,7 @@ unsafe fn answer_form(options: &KvikAnswerOptions) -> Result<AnswerOptions, Fail
     let retention = read(options.retention, "retention")?.map(str::parse).transpose();
     Ok(AnswerOptions {
         constraint,
+        reasoning: (options.reasoning != 0).then_some(options.reasoning > 0),
         retention: retention
             .map_err(|error| Failure::argument("retention", &format!("is wrong: {error}")))?,
         tools: read(options.tools, "tools")?.map_or(Ok(Vec::new()), tools_from_json)?,
@@ -394,6 +421,9 @@ mod tests {
             grammar: std::ptr::null(),
             retention: std::ptr::null(),
             stop_loops: false,
+            reasoning: 0,
+            logit_bias: std::ptr::null(),
+            logit_bias_count: 0,
         }
     }
 
@@ -404,6 +434,31 @@ mod tests {
             // SAFETY: the texts are null, and their count is zero.
             let read = unsafe { answer_options(&options) }.unwrap();
             assert_eq!(read.stop_loops, stop_loops);
+        }
+    }
+
+    #[test]
+    fn reasoning_is_switched_by_a_sign() {
+        for (reasoning, expect) in [(0, None), (1, Some(true)), (-1, Some(false))] {
+            let options = KvikAnswerOptions { reasoning, ..zeroed() };
+            // SAFETY: the texts are null, and their count is zero.
+            assert_eq!(unsafe { answer_options(&options) }.unwrap().reasoning, expect);
+        }
+    }
+
+    #[test]
+    fn tokens_are_biased_or_forbidden_by_numbers_that_do_not_exceed_a_logit() {
+        let read = |bias| {
+            let biases = [KvikLogitBias { token: 7, bias }];
+            let options = KvikAnswerOptions { logit_bias: biases.as_ptr(), logit_bias_count: 1, ..zeroed() };
+            // SAFETY: there is one bias, and the texts are null.
+            unsafe { answer_options(&options) }
+        };
+        for bias in [-2.5, 1e9, f32::NEG_INFINITY] {
+            assert_eq!(read(bias).unwrap().logit_bias, [(7, bias)]);
+        }
+        for bias in [f32::NAN, f32::INFINITY, 1e10] {
+            assert!(read(bias).unwrap_err().message.contains("`logit_bias`"), "{bias}");
         }
     }
 
@@ -435,6 +490,7 @@ mod tests {
     fn numbers_that_are_none_are_errors_that_name_the_argument() {
         for (options, name) in [
             (KvikAnswerOptions { temperature: f32::NAN, ..zeroed() }, "temperature"),
+            (KvikAnswerOptions { temperature: f32::INFINITY, ..zeroed() }, "temperature"),
             (KvikAnswerOptions { top_p: -0.5, ..zeroed() }, "top_p"),
             (KvikAnswerOptions { repetition_penalty: -1.0, ..zeroed() }, "repetition_penalty"),
             (KvikAnswerOptions { repetition_penalty: 0.001, ..zeroed() }, "repetition_penalty"),

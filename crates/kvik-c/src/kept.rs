@@ -1,13 +1,13 @@
-//! Pinned prompts, the cost of a text, and embeddings.
+//! Pinned prompts, the tokens and the cost of a text, and embeddings.
 
 use std::ffi::c_char;
 
-use kvik_library::{Error, Explanation, KeptState, Model, Prompt};
+use kvik_library::{AskedPrompt, Error, Explanation, KeptState, Model, Prompt};
 
-use crate::answer::{KvikMessage, read_messages};
+use crate::answer::{KvikAnswerOptions, KvikMessage, answer_options, read_messages};
 use crate::model::KvikModel;
 use crate::status::{Failure, KvikStatus, call};
-use crate::text::{put, reference, text, word};
+use crate::text::{put, put_list, reference, text, word};
 
 /// State of a pinned prompt.
 #[repr(C)]
@@ -43,19 +43,22 @@ pub struct KvikExplanation {
 
 /// Computes the common first messages of future chats, unless they are cached, and pins them under a name until they are
 /// forgotten: in RAM, and on disk, where another process finds them. The previous prompt of the name is unpinned.
+/// `options` are those of the chats, or null: a template may write tools and reasoning before the messages.
 ///
 /// # Safety
-/// `model` is an open handle, `id` a text, `messages` are `count` valid messages, `kept` is null or writable.
+/// `model` is an open handle, `id` a text, `messages` are `count` valid messages, `options` is null or valid options,
+/// `kept` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_keep_prompt(
     model: *const KvikModel,
     id: *const c_char,
     messages: *const KvikMessage,
     count: usize,
+    options: *const KvikAnswerOptions,
     kept: *mut KvikKept,
 ) -> KvikStatus {
     // SAFETY: the caller promises it.
-    call(|| unsafe { of_messages(model, id, (messages, count), kept, Model::keep_prompt) })
+    call(|| unsafe { of_messages(model, id, (messages, count, options), kept, Model::keep_prompt) })
 }
 
 /// Compares messages with those that are pinned under a name, and reports how much of them is cached.
@@ -68,28 +71,29 @@ pub unsafe extern "C" fn kvik_is_kept(
     id: *const c_char,
     messages: *const KvikMessage,
     count: usize,
+    options: *const KvikAnswerOptions,
     kept: *mut KvikKept,
 ) -> KvikStatus {
     // SAFETY: the caller promises it.
-    call(|| unsafe { of_messages(model, id, (messages, count), kept, Model::is_kept) })
+    call(|| unsafe { of_messages(model, id, (messages, count, options), kept, Model::is_kept) })
 }
 
-/// Calls a function of the model with messages and a name.
+/// Calls a function of the model with a name, and messages as chats with these options read them.
 ///
 /// # Safety
 /// As `kvik_keep_prompt`.
 unsafe fn of_messages(
     model: *const KvikModel,
     id: *const c_char,
-    (messages, count): (*const KvikMessage, usize),
+    (messages, count, options): (*const KvikMessage, usize, *const KvikAnswerOptions),
     kept: *mut KvikKept,
-    ask: fn(&Model, &str, Prompt) -> Result<KeptState, Error>,
+    ask: fn(&Model, &str, AskedPrompt) -> Result<KeptState, Error>,
 ) -> Result<(), Failure> {
     // SAFETY: the caller promises it.
     let (model, id) = unsafe { (reference(model, "model")?, text(id, "id")?) };
     // SAFETY: the caller promises it.
-    let messages = unsafe { read_messages(messages, count)? };
-    let state = ask(&model.0, id, Prompt::Messages(messages))?;
+    let (messages, options) = unsafe { (read_messages(messages, count)?, answer_options(options)?) };
+    let state = ask(&model.0, id, AskedPrompt { prompt: Prompt::Messages(messages), options })?;
     // SAFETY: the caller promises it.
     unsafe { put(kept, state.into()) };
     Ok(())
@@ -135,6 +139,27 @@ pub unsafe extern "C" fn kvik_count_tokens(
     })
 }
 
+/// Tokenizes a text on its own, and writes `count` tokens to `tokens`. Names of control tokens in it are parsed as these
+/// tokens. If `room` is smaller, only `count` is written, and the status is `KVIK_STATUS_TOO_SMALL`.
+///
+/// # Safety
+/// `model` is an open handle, `input` a text, `tokens` has room for `room` numbers, `count` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvik_tokens(
+    model: *const KvikModel,
+    input: *const c_char,
+    tokens: *mut u32,
+    room: usize,
+    count: *mut usize,
+) -> KvikStatus {
+    call(|| {
+        // SAFETY: the caller promises it.
+        let (model, input) = unsafe { (reference(model, "model")?, text(input, "input")?) };
+        // SAFETY: the caller promises it.
+        unsafe { put_list((tokens, room), count, &model.0.tokens(input)?, "tokens") }
+    })
+}
+
 /// Reports what a text would find in the cache now, and why not more. Computes and changes nothing.
 ///
 /// # Safety
@@ -171,20 +196,8 @@ pub unsafe extern "C" fn kvik_embed(
     call(|| {
         // SAFETY: the caller promises it.
         let (model, input) = unsafe { (reference(model, "model")?, text(input, "input")?) };
-        let embedding = model.0.embed(input)?.vector;
         // SAFETY: the caller promises it.
-        unsafe { put(dimensions, embedding.len()) };
-        if room < embedding.len() {
-            let message =
-                format!("an embedding has {} numbers, and there is room for {room}", embedding.len());
-            return Err(Failure { status: KvikStatus::TooSmall, message });
-        }
-        if vector.is_null() {
-            return Err(Failure::argument("vector", "is null"));
-        }
-        // SAFETY: it is not null and has room, as the caller promises and was checked.
-        unsafe { std::ptr::copy_nonoverlapping(embedding.as_ptr(), vector, embedding.len()) };
-        Ok(())
+        unsafe { put_list((vector, room), dimensions, &model.0.embed(input)?.vector, "vector") }
     })
 }
 

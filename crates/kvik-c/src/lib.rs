@@ -11,7 +11,7 @@
 //! answer         texts, chats, their pieces and reports
 //! sampling       settings of the sampler, and their sources
 //! conversation   stored conversations and their summaries
-//! kept           pinned prompts, the cost of a prompt, embeddings
+//! kept           pinned prompts, the tokens and the cost of a text, embeddings
 //! system         memory, background, statistics
 //! ```
 

@@ -45,7 +45,8 @@ pub struct KvikSampling {
     pub penalty_last_n: KvikSetting,
 }
 
-/// Writes the sampling of answers whose options set none: what the model's makers recommend, else kvik's defaults.
+/// Writes the sampling of answers whose options set neither it nor `reasoning`: what the model's makers recommend, else
+/// kvik's defaults.
 ///
 /// # Safety
 /// `model` is an open handle, `sampling` writable.

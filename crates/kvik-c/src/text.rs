@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::status::Failure;
+use crate::status::{Failure, KvikStatus};
 
 /// A text.
 ///
@@ -44,6 +44,33 @@ pub(crate) unsafe fn put_text(to: *mut c_char, room: usize, text: &str) -> usize
         }
     }
     bytes
+}
+
+/// Writes the values of a result to a list with room for `room`, and to `count` how many they are.
+///
+/// # Safety
+/// `to` is null, or has room for `room` values; `count` is null, or writable.
+pub(crate) unsafe fn put_list<T: Copy>(
+    (to, room): (*mut T, usize),
+    count: *mut usize,
+    values: &[T],
+    name: &str,
+) -> Result<(), Failure> {
+    // SAFETY: the caller promises it.
+    unsafe { put(count, values.len()) };
+    if room < values.len() {
+        let message = format!("`{name}` has room for {room} numbers, and there are {}", values.len());
+        return Err(Failure { status: KvikStatus::TooSmall, message });
+    }
+    if values.is_empty() {
+        return Ok(());
+    }
+    if to.is_null() {
+        return Err(Failure::argument(name, "is null"));
+    }
+    // SAFETY: it is not null and has room, as the caller promises and was checked.
+    unsafe { to.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
+    Ok(())
 }
 
 /// A structure or handle.
@@ -91,7 +118,6 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::KvikStatus;
 
     #[test]
     fn null_and_other_encodings_are_errors_that_name_the_argument() {
@@ -106,6 +132,25 @@ mod tests {
                 (KvikStatus::InvalidArgument, "`prompt` is not UTF-8".to_owned()),
             ]
         );
+    }
+
+    #[test]
+    fn a_list_is_written_where_it_fits_and_its_length_in_any_case() {
+        let write = |room, values: &[u32]| {
+            let (mut to, mut count) = ([9; 2], 0);
+            // SAFETY: there is room for two numbers, and for their count.
+            let written = unsafe { put_list((to.as_mut_ptr(), room), &raw mut count, values, "tokens") };
+            (written.map_err(|failure| failure.status), to, count)
+        };
+        assert_eq!(write(2, &[7]), (Ok(()), [7, 9], 1));
+        assert_eq!(write(1, &[7, 8]), (Err(KvikStatus::TooSmall), [9, 9], 2));
+        let null = std::ptr::null_mut::<u32>();
+        let unwanted = |values: &[u32]| {
+            // SAFETY: nothing is written to null.
+            unsafe { put_list((null, 2), std::ptr::null_mut(), values, "tokens") }
+        };
+        assert!(unwanted(&[]).is_ok());
+        assert_eq!(unwanted(&[7]).unwrap_err().message, "`tokens` is null");
     }
 
     #[test]

@@ -84,6 +84,23 @@ static void answers_are_sampled_as_recommended(const KvikModel *model) {
     CHECK(kvik_generate(model, PROMPT, &options, NULL, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
 }
 
+static void tokens_are_biased(const KvikModel *model) {
+    size_t count = 0;
+    CHECK(kvik_tokens(model, " river", NULL, 0, &count) == KVIK_STATUS_TOO_SMALL);
+    uint32_t tokens[8];
+    CHECK(count > 0 && count <= 8);
+    OK(kvik_tokens(model, " river", tokens, 8, &count));
+    KvikLogitBias bias = {.token = tokens[0], .bias = 1e9f};
+    KvikAnswerOptions options = {.max_tokens = 4, .temperature = KVIK_GREEDY, .logit_bias = &bias, .logit_bias_count = 1};
+    Text said = {0}, again = {0};
+    OK(kvik_generate(model, PROMPT, &options, collect, &said, NULL));
+    bias.bias = -1e9f;
+    OK(kvik_generate(model, PROMPT, &options, collect, &again, NULL));
+    CHECK(strcmp(said.text, again.text) != 0);
+    bias.bias = 1e10f;
+    CHECK(kvik_generate(model, PROMPT, &options, NULL, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
+}
+
 static void answers_stop_where_they_are_told(const KvikModel *model) {
     KvikReport report;
     Text whole = generate(model, &report), cut = {0}, cancelled = {.pieces_max = 2};
@@ -104,16 +121,23 @@ static void chats_and_kept_prompts(const KvikModel *model) {
                               {.role = KVIK_ROLE_ASSISTANT, .content = "now"},
                               {.role = KVIK_ROLE_USER, .content = "A newsletter came."}};
     KvikKept kept;
-    OK(kvik_is_kept(model, "notify", messages, 1, &kept));
+    OK(kvik_is_kept(model, "notify", messages, 1, NULL, &kept));
     CHECK(!kept.is_known && !kept.is_warm);
-    OK(kvik_keep_prompt(model, "notify", messages, 1, &kept));
+    OK(kvik_keep_prompt(model, "notify", messages, 1, &BRIEF, &kept));
     CHECK(kept.is_known && kept.is_warm && kept.tokens > 0 && kept.ram_tokens >= kept.tokens - 1);
-    OK(kvik_is_kept(model, "notify", messages, 2, &kept));
+    OK(kvik_is_kept(model, "notify", messages, 2, NULL, &kept));
     CHECK(kept.is_known && kept.is_changed && !kept.is_warm);
-    KvikReport report;
+    KvikAnswerOptions wrong = {.tools = "[{}]"};
+    CHECK(kvik_is_kept(model, "notify", messages, 1, &wrong, &kept) == KVIK_STATUS_REQUEST);
+    CHECK(kvik_keep_prompt(model, "notify", messages, 1, &wrong, &kept) == KVIK_STATUS_REQUEST);
+    KvikReport report, quick;
     Text text = {0};
     OK(kvik_chat(model, messages, 4, &BRIEF, collect, &text, &report));
     CHECK(report.cached_tokens > 0 && report.generated_tokens > 0);
+    /* The embedded model's template begins the answer with thoughts that are over. */
+    KvikAnswerOptions unthinking = {.max_tokens = 1, .reasoning = -1};
+    OK(kvik_chat(model, messages, 4, &unthinking, NULL, NULL, &quick));
+    CHECK(quick.prompt_tokens > report.prompt_tokens);
     messages[1].role = 7;
     CHECK(kvik_chat(model, messages, 4, &BRIEF, NULL, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(kvik_last_error(), "role"));
@@ -244,6 +268,11 @@ static void what_is_wrong_is_said(const char *path) {
     CHECK(kvik_open_bytes((const uint8_t *)"GGUF", 4, NULL, &model) == KVIK_STATUS_MODEL);
     KvikOptions small = {.kv_bytes = 7};
     CHECK(kvik_open_file(path, &small, &model) == KVIK_STATUS_MEMORY && strstr(kvik_last_error(), "7 bytes"));
+    KvikOptions threads = {.threads = UINT32_MAX}, parallel = {.parallel = UINT32_MAX};
+    CHECK(kvik_open_file(path, &threads, &model) == KVIK_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(kvik_last_error(), "`threads` is 4294967295"));
+    CHECK(kvik_open_file(path, &parallel, &model) == KVIK_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(kvik_last_error(), "parallel"));
     CHECK(kvik_open_part(-1, 0, 0, NULL, &model) == KVIK_STATUS_INVALID_ARGUMENT);
     CHECK(model == NULL);
     CHECK(kvik_stats(NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
@@ -258,7 +287,7 @@ static void another_process_finds_it(const char *path, const KvikOptions *option
     close(file);
     KvikMessage message = {.role = KVIK_ROLE_SYSTEM, .content = "You sort notifications: now, later or never."};
     KvikKept kept;
-    OK(kvik_is_kept(model, "notify", &message, 1, &kept));
+    OK(kvik_is_kept(model, "notify", &message, 1, NULL, &kept));
     CHECK(kept.is_warm);
     KvikReport report;
     Text text = generate(model, &report);
@@ -279,6 +308,7 @@ int main(int argc, char **argv) {
     OK(kvik_open_file(argv[1], &options, &model));
     answers_stream_and_are_reused(model);
     answers_are_sampled_as_recommended(model);
+    tokens_are_biased(model);
     answers_stop_where_they_are_told(model);
     chats_and_kept_prompts(model);
     embeddings(model);

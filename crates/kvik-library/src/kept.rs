@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use kvik_cache::{Token, whole_blocks};
+use kvik_memory::clock::unix_seconds;
 use kvik_memory::hex;
 use kvik_memory::records::private::{close_to_others, create_private_folder, readable_by_owner_only};
 
@@ -72,13 +73,17 @@ struct List {
     prompts: Prompts,
     /// When the file was changed, and its length; `None` if there was none.
     version: Option<(SystemTime, u64)>,
+    /// Whether the file holds something else.
+    is_damaged: bool,
+    /// Why the file could not be read just now. Until it can, it is not changed: its names would be lost.
+    failed: Option<io::Error>,
     /// Tokens that this model has pinned. Another one may have given their name to others since.
     pinned: BTreeSet<Vec<Token>>,
 }
 
 impl KeptPrompts {
-    /// Reads the list of a model in a directory. An unreadable list counts as empty: its prompts are pinned again on
-    /// request.
+    /// Reads the list of a model in a directory. A damaged list counts as empty, and is set aside when it is changed: its
+    /// prompts are pinned again on request.
     pub(crate) fn open(dir: Option<&Path>, model: &[u8; 32]) -> KeptPrompts {
         let file = dir.map(|dir| dir.join(format!("kept-{}.json", hex::written(&model[..8]))));
         KeptPrompts { file, list: Mutex::default() }
@@ -92,7 +97,7 @@ impl KeptPrompts {
     /// Stores tokens under a name; returns the tokens that it had before.
     pub(crate) fn keep(&self, id: &str, tokens: &[Token]) -> Result<Option<Vec<Token>>, Error> {
         let _others_wait = self.lock_file();
-        let mut list = self.read_again();
+        let mut list = self.read_again()?;
         check_room(&list.prompts, id)?;
         let mut changed = list.prompts.clone();
         let before = changed.insert(id.to_owned(), tokens.to_vec());
@@ -104,7 +109,7 @@ impl KeptPrompts {
     /// Removes a name; returns its tokens.
     pub(crate) fn remove(&self, id: &str) -> Result<Option<Vec<Token>>, Error> {
         let _others_wait = self.lock_file();
-        let mut list = self.read_again();
+        let mut list = self.read_again()?;
         let mut changed = list.prompts.clone();
         let Some(before) = changed.remove(id) else { return Ok(None) };
         self.write(&mut list, changed)?;
@@ -116,11 +121,16 @@ impl KeptPrompts {
         check_room(&self.lock().prompts, id)
     }
 
-    /// Tokens to unpin, whose whole blocks no name has: of these, and of all that this model has pinned.
+    /// Tokens to unpin, whose whole blocks no name has: of these, and of all that this model has pinned. While the list
+    /// cannot be read, none: they are named later.
     pub(crate) fn take_unnamed(&self, tokens: impl IntoIterator<Item = Vec<Token>>) -> BTreeSet<Vec<Token>> {
         let mut list = self.lock();
         let mut pinned = std::mem::take(&mut list.pinned);
         pinned.extend(tokens);
+        if list.failed.is_some() {
+            list.pinned = pinned;
+            return BTreeSet::new();
+        }
         let (named, unnamed) = pinned.into_iter().partition(|tokens| list.has(tokens));
         list.pinned = named;
         unnamed
@@ -134,8 +144,12 @@ impl KeptPrompts {
             if bytes > bytes_max {
                 return Err(Error::KeptTooLong { bytes, bytes_max });
             }
+            if list.is_damaged {
+                set_aside(file).map_err(failed)?;
+            }
             replace(file, &text).map_err(failed)?;
-            list.version = version(file);
+            list.is_damaged = false;
+            list.version = version(file).unwrap_or(None);
         }
         list.prompts = prompts;
         Ok(())
@@ -145,18 +159,23 @@ impl KeptPrompts {
     fn lock(&self) -> MutexGuard<'_, List> {
         // Changed only by whole assignments.
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = self.file.as_deref().and_then(version);
-        if let Some(file) = self.file.as_deref().filter(|_| found.is_some() && found != list.version) {
-            list.prompts = read(file);
-            list.version = found;
+        if let Some(file) = &self.file {
+            list.failed = list.refresh(file).err();
+            if let Some(error) = &list.failed {
+                tracing::warn!("the kept prompts in {} cannot be read: {error}", file.display());
+            }
         }
         list
     }
 
     /// The list as it is in the file: two changes may have the same time.
-    fn read_again(&self) -> MutexGuard<'_, List> {
+    fn read_again(&self) -> Result<MutexGuard<'_, List>, Error> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).version = None;
-        self.lock()
+        let mut list = self.lock();
+        match (&self.file, list.failed.take()) {
+            (Some(file), Some(source)) => Err(Error::KeptPrompts { path: file.clone(), source }),
+            _ => Ok(list),
+        }
     }
 
     /// Makes others wait with their changes until the returned file is dropped. One that does not get the lock in time
@@ -177,6 +196,19 @@ impl KeptPrompts {
 }
 
 impl List {
+    fn refresh(&mut self, file: &Path) -> io::Result<()> {
+        let found = version(file)?;
+        // It may have been set aside, and the disk be too full for another one.
+        self.is_damaged &= found.is_some();
+        if found.is_some() && found != self.version {
+            let prompts = read(file)?;
+            self.is_damaged = prompts.is_none();
+            self.prompts = prompts.unwrap_or_default();
+            self.version = found;
+        }
+        Ok(())
+    }
+
     /// True if any name has these tokens, or others with the same whole blocks: a pin covers whole blocks, so both have
     /// the same one.
     fn has(&self, tokens: &[Token]) -> bool {
@@ -187,9 +219,12 @@ impl List {
 }
 
 /// When a list was changed, and its length; `None` if there is none, or something else has its path.
-fn version(file: &Path) -> Option<(SystemTime, u64)> {
-    let found = fs::metadata(file).ok().filter(fs::Metadata::is_file)?;
-    Some((found.modified().ok()?, found.len()))
+fn version(file: &Path) -> io::Result<Option<(SystemTime, u64)>> {
+    match fs::metadata(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(found) if !found.is_file() => Ok(None),
+        found => found.and_then(|found| Ok(Some((found.modified()?, found.len())))),
+    }
 }
 
 fn check_room(prompts: &Prompts, id: &str) -> Result<(), Error> {
@@ -199,26 +234,27 @@ fn check_room(prompts: &Prompts, id: &str) -> Result<(), Error> {
     }
 }
 
-/// Reads a list, whose content is not trusted.
-fn read(file: &Path) -> Prompts {
+/// Reads a list, whose content is not trusted; `None` if it is none.
+fn read(path: &Path) -> io::Result<Option<Prompts>> {
     let mut text = Vec::new();
-    let read = File::open(file).and_then(|file| {
-        close_to_others(&file);
-        file.take(LIST_BYTES_MAX + 1).read_to_end(&mut text)
-    });
-    match read {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Prompts::new(),
-        Err(error) => tracing::warn!("the kept prompts in {} cannot be read: {error}", file.display()),
-        Ok(_) if text.len() as u64 > LIST_BYTES_MAX => {
-            tracing::warn!("the kept prompts in {} are too long", file.display());
-        }
-        Ok(_) => match serde_json::from_slice::<Prompts>(&text) {
-            Ok(prompts) if prompts.len() <= PROMPTS_MAX => return prompts,
-            Ok(_) => tracing::warn!("{} has more than {PROMPTS_MAX} prompts", file.display()),
-            Err(error) => tracing::warn!("the kept prompts in {} cannot be read: {error}", file.display()),
-        },
+    let file = File::open(path)?;
+    close_to_others(&file);
+    file.take(LIST_BYTES_MAX + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > LIST_BYTES_MAX {
+        tracing::warn!("the kept prompts in {} are too long", path.display());
+        return Ok(None);
     }
-    Prompts::new()
+    match serde_json::from_slice::<Prompts>(&text) {
+        Ok(prompts) if prompts.len() <= PROMPTS_MAX => return Ok(Some(prompts)),
+        Ok(_) => tracing::warn!("{} has more than {PROMPTS_MAX} prompts", path.display()),
+        Err(error) => tracing::warn!("the kept prompts in {} are damaged: {error}", path.display()),
+    }
+    Ok(None)
+}
+
+/// Keeps a damaged list beside its path: nobody knows what is in it.
+fn set_aside(file: &Path) -> io::Result<()> {
+    fs::rename(file, file.with_extension(format!("broken-{}", unix_seconds())))
 }
 
 /// Replaces a list as a whole: a process that is killed leaves either the old list or the new one.
@@ -354,7 +390,52 @@ mod tests {
             assert_eq!(list.get("a"), None, "{bad:?}");
             list.keep("b", &[2]).unwrap();
             assert_eq!(KeptPrompts::open(Some(dir.path()), &MODEL).get("b"), Some(vec![2]));
+            let files = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+            let mut aside = files.filter(|path| path.to_string_lossy().contains(".broken-"));
+            assert!(aside.any(|path| fs::read(path).unwrap() == bad), "{bad:?} is set aside");
         }
+    }
+
+    #[test]
+    fn a_damaged_list_that_was_set_aside_and_not_replaced_is_replaced_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = KeptPrompts::open(Some(dir.path()), &MODEL);
+        list.keep("a", &[1]).unwrap();
+        let file = list.file.clone().unwrap();
+        fs::write(&file, "damaged").unwrap();
+        let in_the_way = file.with_extension("new");
+        fs::create_dir(&in_the_way).unwrap();
+        list.keep("b", &[2]).unwrap_err();
+        assert!(!file.exists(), "it is set aside");
+        fs::remove_dir(in_the_way).unwrap();
+        assert_eq!(list.keep("b", &[2]).unwrap(), None);
+        assert_eq!(KeptPrompts::open(Some(dir.path()), &MODEL).get("b"), Some(vec![2]));
+    }
+
+    /// A disk may fail for a moment, and a process have too many files open.
+    #[cfg(unix)]
+    #[test]
+    fn a_list_that_cannot_be_read_now_is_not_changed_and_nothing_of_it_unpinned() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = KeptPrompts::open(Some(dir.path()), &MODEL);
+        list.keep("a", &[1]).unwrap();
+        let file = list.file.clone().unwrap();
+        let whole = file.with_extension("whole");
+        fs::rename(&file, &whole).unwrap();
+        // A link to itself cannot be followed.
+        std::os::unix::fs::symlink(&file, &file).unwrap();
+        let again = KeptPrompts::open(Some(dir.path()), &MODEL);
+        for list in [&list, &again] {
+            assert!(matches!(list.keep("b", &[2]), Err(Error::KeptPrompts { .. })));
+            assert!(matches!(list.remove("a"), Err(Error::KeptPrompts { .. })));
+            assert!(list.take_unnamed(Some(vec![2])).is_empty(), "it may have a name");
+        }
+        fs::rename(&whole, &file).unwrap();
+        for list in [&list, &again] {
+            assert_eq!((list.get("a"), list.get("b")), (Some(vec![1]), None));
+            assert_eq!(list.take_unnamed(None), BTreeSet::from([vec![2]]));
+        }
+        assert_eq!(again.keep("b", &[2]).unwrap(), None);
     }
 
     #[test]

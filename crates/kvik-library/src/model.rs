@@ -10,13 +10,14 @@ use kvik_session::{EncodedChat, Session, Texts};
 use serde_json::Value;
 
 use crate::answer::{Answer, Follow};
+use crate::asked::AskedPrompt;
 use crate::core::Core;
 use crate::error::{Error, guard};
 use crate::kept::KeptState;
 use crate::message::Message;
 use crate::open::open;
 use crate::options::{AnswerOptions, Options};
-use crate::prompt::{Asked, For, Prompt};
+use crate::prompt::{Asked, Prompt};
 use crate::stats::{Embedding, Explanation, Logits, Stats};
 
 /// An open model. All of its methods may be called from any number of threads at once; concurrent answers are computed
@@ -45,7 +46,7 @@ impl Model {
         let prompt = prompt.into();
         guard(|| {
             let asked = options.asked()?;
-            let encoded = prompt.encode(self.texts(), For::Answer(&asked))?;
+            let encoded = prompt.encode(self.texts(), &asked)?;
             let reading = encoded.reading.clone();
             let mut request = asked_request(&self.core.opened.session, encoded, (options, &asked));
             let settings = Some(asked.chat(Value::Null));
@@ -88,7 +89,7 @@ impl Model {
     ///
     /// # Errors
     /// If the prompt cannot be rendered or does not fit.
-    pub fn logits(&self, prompt: impl Into<Prompt>) -> Result<Logits, Error> {
+    pub fn logits(&self, prompt: impl Into<AskedPrompt>) -> Result<Logits, Error> {
         let all = (0..self.texts().tokenizer.vocab_len()).filter_map(|token| Token::try_from(token).ok());
         self.logits_of(prompt, &all.collect::<Vec<_>>())
     }
@@ -97,11 +98,11 @@ impl Model {
     ///
     /// # Errors
     /// As [`logits`](Model::logits), and if a token is not in the vocabulary.
-    pub fn logits_of(&self, prompt: impl Into<Prompt>, tokens: &[Token]) -> Result<Logits, Error> {
+    pub fn logits_of(&self, prompt: impl Into<AskedPrompt>, tokens: &[Token]) -> Result<Logits, Error> {
         let prompt = prompt.into();
         guard(|| {
             let wants = Wants::Logits(tokens.to_vec());
-            let asked = self.engine().vector(Request { wants, ..request(self.encode(&prompt)?) })?;
+            let asked = self.engine().vector(Request { wants, ..request(prompt.tokens(self.texts())?) })?;
             let Report { prompt_tokens, cached_tokens, .. } = asked.report;
             Ok(Logits { values: asked.vector, prompt_tokens, cached_tokens })
         })
@@ -127,20 +128,22 @@ impl Model {
     ///
     /// # Errors
     /// If it cannot be rendered.
-    pub fn count_tokens(&self, prompt: impl Into<Prompt>) -> Result<usize, Error> {
+    pub fn count_tokens(&self, prompt: impl Into<AskedPrompt>) -> Result<usize, Error> {
         let prompt = prompt.into();
-        guard(|| Ok(self.encode(&prompt)?.len()))
+        guard(|| Ok(prompt.tokens(self.texts())?.len()))
     }
 
     /// Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
     ///
     /// # Errors
     /// If it cannot be rendered or does not fit.
-    pub fn explain(&self, prompt: impl Into<Prompt>) -> Result<Explanation, Error> {
+    pub fn explain(&self, prompt: impl Into<AskedPrompt>) -> Result<Explanation, Error> {
         let prompt = prompt.into();
         guard(|| {
+            let tokens = prompt.tokens(self.texts())?;
+            let retention = prompt.options.retention;
             // A probe as for an answer of one token, which needs the last token of the prompt.
-            let mut asked = Request { max_tokens: 1, prompt_is_text: true, ..request(self.encode(&prompt)?) };
+            let mut asked = Request { max_tokens: 1, prompt_is_text: true, retention, ..request(tokens) };
             self.engine().as_generated(&mut asked);
             let tokens = asked.prompt.clone();
             let probe = self.engine().explain(asked)?;
@@ -152,14 +155,15 @@ impl Model {
 
     /// Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is
     /// forgotten: in RAM, and on disk, where another process finds it. The previous prompt of the name is unpinned, and so
-    /// is what this model has pinned under names that other models have changed since.
+    /// is what this model has pinned under names that other models have changed since. It is the prefix of answers with
+    /// the options of the [`AskedPrompt`].
     ///
     /// # Errors
     /// If the prompt cannot be rendered, does not fit in addition to the pinned prompts, or the list cannot be written.
-    pub fn keep_prompt(&self, id: &str, prompt: impl Into<Prompt>) -> Result<KeptState, Error> {
+    pub fn keep_prompt(&self, id: &str, prompt: impl Into<AskedPrompt>) -> Result<KeptState, Error> {
         let prompt = prompt.into();
         guard(|| {
-            let tokens = prompt.encode(self.texts(), For::Kept)?.tokens;
+            let tokens = prompt.shared_tokens(self.texts())?;
             self.core.opened.kept.check_room(id)?;
             self.engine().cache_system_prompt(&kept(tokens.clone()))?;
             let before = match self.core.opened.kept.keep(id, &tokens) {
@@ -179,10 +183,10 @@ impl Model {
     ///
     /// # Errors
     /// If it cannot be rendered.
-    pub fn is_kept(&self, id: &str, prompt: impl Into<Prompt>) -> Result<KeptState, Error> {
+    pub fn is_kept(&self, id: &str, prompt: impl Into<AskedPrompt>) -> Result<KeptState, Error> {
         let prompt = prompt.into();
         guard(|| {
-            let tokens = prompt.encode(self.texts(), For::Kept)?.tokens;
+            let tokens = prompt.shared_tokens(self.texts())?;
             match self.core.opened.kept.get(id) {
                 None => Ok(KeptState::Unknown),
                 Some(known) if known != tokens => Ok(KeptState::Changed),
@@ -226,11 +230,6 @@ impl Model {
 
     fn texts(&self) -> &Texts {
         &self.core.opened.session.texts
-    }
-
-    /// Tokens of a prompt as it is answered.
-    fn encode(&self, prompt: &Prompt) -> Result<Vec<Token>, Error> {
-        Ok(prompt.encode(self.texts(), For::Answer(&Asked::plainly()))?.tokens)
     }
 
     fn state(&self, tokens: Vec<Token>) -> Result<KeptState, Error> {

@@ -24,6 +24,8 @@ const PARALLEL: usize = 4;
 const DISK_BYTES: u64 = 2 << 30;
 /// Repetition penalties that faces in other languages accept: logits are divided by them.
 pub const REPETITION_PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
+/// Biases of a token's logit that faces in other languages accept; negative infinity forbids the token.
+pub const LOGIT_BIASES: RangeInclusive<f32> = f32::NEG_INFINITY..=1e9;
 
 /// Source of a model.
 #[derive(Debug)]
@@ -51,8 +53,8 @@ pub enum Source {
 pub struct Options {
     /// Source of the model.
     pub source: Source,
-    /// Bytes of RAM for keys and values; by default half of the free memory, at most 8 GiB. Memory is allocated as it
-    /// is used.
+    /// Bytes of RAM for keys and values, at most those that this process can have; by default half of the free memory, at
+    /// most 8 GiB. Memory is allocated as it is used.
     pub kv_bytes: Option<u64>,
     /// Formats in which keys and values are stored.
     pub kv_formats: KvFormats,
@@ -63,7 +65,7 @@ pub struct Options {
     /// Fraction of time in which to compute, above 0 and at most 1, for a device that must stay cool: pauses between
     /// steps enforce it in every second, and answers do not change.
     pub time_share: f32,
-    /// Maximum number of answers computed concurrently; others wait.
+    /// Maximum number of answers computed concurrently, up to 1024; others wait.
     pub parallel: usize,
     /// Which next turns of chats are computed behind their answers; by default none, since the work may be for nothing and
     /// a phone has a battery.

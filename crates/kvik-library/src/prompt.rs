@@ -1,6 +1,5 @@
 //! Prompts: a text to continue, or messages to answer.
 
-use kvik_cache::Token;
 use kvik_engine::api::Constraint;
 use kvik_session::{Chat, EncodedChat, Texts};
 use kvik_text::answer::Reading;
@@ -20,15 +19,6 @@ pub enum Prompt {
     Messages(Vec<Message>),
 }
 
-/// Purpose of a prompt.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum For<'a> {
-    /// The prompt is answered with these options.
-    Answer(&'a Asked),
-    /// The prompt is pinned as a prefix of other prompts.
-    Kept,
-}
-
 /// The options of an answer that determine its prompt and its form.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
@@ -39,11 +29,6 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Options of a plain answer.
-    pub(crate) fn plainly() -> Asked {
-        Asked { tools: Tools::none(), reasoning: None, constraint: None }
-    }
-
     /// These messages, an array, with its tools and its switch for reasoning.
     pub(crate) fn chat(&self, messages: Value) -> Chat {
         Chat::new(messages, self.tools.clone(), self.reasoning)
@@ -96,25 +81,17 @@ impl Prompt {
     }
 
     /// Its tokens, and the form of the answer.
-    pub(crate) fn encode(&self, texts: &Texts, purpose: For<'_>) -> Result<EncodedChat, Error> {
-        match (self, purpose) {
-            (Prompt::Text(text), For::Answer(asked)) => Ok(plain(texts, text, asked.constraint.clone())),
-            (Prompt::Text(text), For::Kept) => Ok(plain(texts, text, None)),
-            (Prompt::Messages(messages), For::Kept) => {
-                let chat = Asked::plainly().chat(Value::Array(json_of(messages)));
-                Ok(of_tokens(texts.shared_tokens(&chat)?, None))
-            }
-            (Prompt::Messages(messages), For::Answer(asked)) => asked.encode(texts, json_of(messages)),
+    pub(crate) fn encode(&self, texts: &Texts, asked: &Asked) -> Result<EncodedChat, Error> {
+        match self {
+            Prompt::Text(text) => Ok(plain(texts, text, asked.constraint.clone())),
+            Prompt::Messages(messages) => asked.encode(texts, json_of(messages)),
         }
     }
 }
 
 /// A text as it is.
 fn plain(texts: &Texts, text: &str, constraint: Option<Constraint>) -> EncodedChat {
-    of_tokens(texts.tokenizer.encode(text, true, true), constraint)
-}
-
-fn of_tokens(tokens: Vec<Token>, constraint: Option<Constraint>) -> EncodedChat {
+    let tokens = texts.tokenizer.encode(text, true, true);
     EncodedChat { tokens, reading: Reading::Plain, constraint, show: Vec::new() }
 }
 

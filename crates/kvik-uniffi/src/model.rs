@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use kvik_library::{Model, Source, Token};
+use kvik_library::{AskedPrompt, Model, Source, Token};
 
 use crate::answer::AnswerHandle;
 use crate::conversation::{ConversationHandle, ConversationInfo};
@@ -82,7 +82,13 @@ impl ModelHandle {
     }
 
     /// Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
-    pub fn logits(&self, prompt: Prompt, tokens: Option<Vec<i32>>) -> Result<Logits, KvikError> {
+    pub fn logits(
+        &self,
+        prompt: Prompt,
+        tokens: Option<Vec<i32>>,
+        options: AnswerOptions,
+    ) -> Result<Logits, KvikError> {
+        let prompt = asked(prompt, options)?;
         let tokens = tokens.map(|tokens| read_tokens(&tokens)).transpose()?;
         self.call(|model| match tokens {
             None => Ok(model.logits(prompt)?.into()),
@@ -102,24 +108,38 @@ impl ModelHandle {
         self.call(|model| Ok(model.text_of(&tokens)?))
     }
 
-    /// Number of tokens of a prompt.
-    pub fn count_tokens(&self, prompt: Prompt) -> Result<i64, KvikError> {
+    /// Number of tokens of a prompt, as an answer with these options reads it.
+    pub fn count_tokens(&self, prompt: Prompt, options: AnswerOptions) -> Result<i64, KvikError> {
+        let prompt = asked(prompt, options)?;
         self.call(|model| Ok(signed(model.count_tokens(prompt)?)))
     }
 
     /// Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
-    pub fn explain(&self, prompt: Prompt) -> Result<Explanation, KvikError> {
+    pub fn explain(&self, prompt: Prompt, options: AnswerOptions) -> Result<Explanation, KvikError> {
+        let prompt = asked(prompt, options)?;
         self.call(|model| Ok(model.explain(prompt)?.into()))
     }
 
-    /// Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
-    /// The previous prompt of the name is unpinned.
-    pub fn keep_prompt(&self, id: String, prompt: Prompt) -> Result<KeptState, KvikError> {
+    /// Computes the common prefix of future prompts of answers with these options, unless it is cached, and pins it under a
+    /// name until it is forgotten. The previous prompt of the name is unpinned.
+    pub fn keep_prompt(
+        &self,
+        id: String,
+        prompt: Prompt,
+        options: AnswerOptions,
+    ) -> Result<KeptState, KvikError> {
+        let prompt = asked(prompt, options)?;
         self.call(|model| Ok(model.keep_prompt(&id, prompt)?.into()))
     }
 
     /// Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
-    pub fn is_kept(&self, id: String, prompt: Prompt) -> Result<KeptState, KvikError> {
+    pub fn is_kept(
+        &self,
+        id: String,
+        prompt: Prompt,
+        options: AnswerOptions,
+    ) -> Result<KeptState, KvikError> {
+        let prompt = asked(prompt, options)?;
         self.call(|model| Ok(model.is_kept(&id, prompt)?.into()))
     }
 
@@ -173,6 +193,11 @@ impl ModelHandle {
         // It is changed by one assignment alone.
         self.model.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A prompt as answers with these options read it.
+fn asked(prompt: Prompt, options: AnswerOptions) -> Result<AskedPrompt, KvikError> {
+    Ok(AskedPrompt { prompt: prompt.into(), options: options.read()? })
 }
 
 /// Converts the signed tokens of other languages.

@@ -1,8 +1,8 @@
 //! Options of a model and of an answer.
 
 use kvik_library::{
-    DiskOptions, KvFormats, MemoryConfig, Options, REPETITION_PENALTIES, Retention, SamplingOptions, Source,
-    ToolChoice, tool_choice_from_name, tools_from_json,
+    DiskOptions, KvFormats, LOGIT_BIASES, MemoryConfig, Options, REPETITION_PENALTIES, Retention,
+    SamplingOptions, Source, Token, ToolChoice, tool_choice_from_name, tools_from_json,
 };
 
 use crate::error::{KvikError, count};
@@ -87,6 +87,15 @@ pub enum Constraint {
     },
 }
 
+/// A change of the logit of a token.
+#[derive(Debug, Clone, Copy, PartialEq, uniffi::Record)]
+pub struct LogitBias {
+    /// The token, as `tokens` returns it.
+    pub token: i32,
+    /// Number that is added to its logit, at most 1e9; negative infinity forbids the token.
+    pub bias: f64,
+}
+
 /// Options of an answer. A setting of the sampler that is missing is the model's: what its makers recommend, else kvik's
 /// default.
 #[derive(Debug, Clone, PartialEq, Default, uniffi::Record)]
@@ -124,6 +133,9 @@ pub struct AnswerOptions {
     /// Subtracted per occurrence from the logits of generated tokens; 0 is off.
     #[uniffi(default = None)]
     pub frequency_penalty: Option<f64>,
+    /// Changes of the logits of tokens.
+    #[uniffi(default = [])]
+    pub logit_bias: Vec<LogitBias>,
     /// Seed of the sampler: the same seed gives the same text. Random by default.
     #[uniffi(default = None)]
     pub seed: Option<i64>,
@@ -210,6 +222,16 @@ impl Constraint {
     }
 }
 
+impl LogitBias {
+    fn read(self) -> Result<(Token, f32), KvikError> {
+        let bias = self.bias as f32;
+        match Token::try_from(self.token) {
+            Ok(token) if LOGIT_BIASES.contains(&bias) => Ok((token, bias)),
+            _ => Err(KvikError::argument("logit_bias", "has tokens from 0, and numbers of at most 1e9")),
+        }
+    }
+}
+
 impl AnswerOptions {
     pub(crate) fn read(self) -> Result<kvik_library::AnswerOptions, KvikError> {
         let positive = |name, number: Option<f64>| number.map(|number| share(name, number)).transpose();
@@ -231,6 +253,7 @@ impl AnswerOptions {
             stop: self.stop,
             stop_loops: self.stop_loops,
             sampling,
+            logit_bias: self.logit_bias.into_iter().map(LogitBias::read).collect::<Result<_, _>>()?,
             seed: self.seed.map(|seed| seed as u64),
             reasoning: self.reasoning,
             tools: self.tools.map_or(Ok(Vec::new()), |tools| tools_from_json(&tools))?,
@@ -238,7 +261,6 @@ impl AnswerOptions {
             parallel_tool_calls: self.parallel_tool_calls,
             constraint: self.constraint.map(Constraint::read).transpose()?,
             retention: self.retention.map(|text| retention(&text)).transpose()?,
-            ..kvik_library::AnswerOptions::RECOMMENDED
         })
     }
 }
@@ -264,16 +286,18 @@ fn retention(text: &str) -> Result<Retention, KvikError> {
 }
 
 fn finite(name: &str, number: f64) -> Result<f32, KvikError> {
+    // The sampler computes with single floats: what is no number there is none.
+    let number = number as f32;
     match number.is_finite() {
-        true => Ok(number as f32),
-        false => Err(KvikError::argument(name, "is no number")),
+        true => Ok(number),
+        false => Err(KvikError::argument(name, "is no number, or a larger one than 3.4e38")),
     }
 }
 
 /// A number that is neither negative nor NaN.
 fn share(name: &str, number: f64) -> Result<f32, KvikError> {
     match number >= 0.0 {
-        true => Ok(number as f32),
+        true => finite(name, number),
         false => Err(KvikError::argument(name, "is negative or no number")),
     }
 }
@@ -311,12 +335,14 @@ mod tests {
             top_k: Some(0),
             repetition_penalty: Some(0.01),
             presence_penalty: Some(-0.5),
+            logit_bias: vec![LogitBias { token: 7, bias: f64::NEG_INFINITY }],
             seed: Some(-1),
             retention: Some("keydiff:0.5".into()),
             ..AnswerOptions::default()
         };
         let read = options.read().unwrap();
         assert_eq!((read.min_tokens, read.seed), (2, Some(u64::MAX)));
+        assert_eq!(read.logit_bias, [(7, f32::NEG_INFINITY)]);
         assert_eq!(read.retention, Some("keydiff:0.5".parse::<Retention>().unwrap()));
         let expect = SamplingOptions {
             temperature: Some(0.0),
@@ -347,7 +373,7 @@ mod tests {
             assert!(error.contains(expect), "{error}");
         };
         let usual = AnswerOptions::default;
-        for number in [-0.1, f64::NAN] {
+        for number in [-0.1, f64::NAN, f64::INFINITY, 1e300] {
             check(AnswerOptions { temperature: Some(number), ..usual() }, "`temperature`");
             check(AnswerOptions { min_p: Some(number), ..usual() }, "`min_p`");
         }
@@ -355,7 +381,13 @@ mod tests {
             check(AnswerOptions { repetition_penalty: Some(penalty), ..usual() }, "`repetition_penalty`");
         }
         check(AnswerOptions { top_k: Some(-1), ..usual() }, "`top_k`");
-        check(AnswerOptions { frequency_penalty: Some(f64::INFINITY), ..usual() }, "`frequency_penalty`");
+        for number in [f64::NAN, f64::INFINITY, 1e300, -1e300] {
+            check(AnswerOptions { presence_penalty: Some(number), ..usual() }, "`presence_penalty`");
+            check(AnswerOptions { frequency_penalty: Some(number), ..usual() }, "`frequency_penalty`");
+        }
+        for (token, bias) in [(-1, 0.0), (7, f64::NAN), (7, f64::INFINITY), (7, 1e300)] {
+            check(AnswerOptions { logit_bias: vec![LogitBias { token, bias }], ..usual() }, "`logit_bias`");
+        }
         for retention in ["", "not-a-policy", "keydiff:2.0", "keydiff:0.5,window=8"] {
             check(AnswerOptions { retention: Some(retention.into()), ..usual() }, "`retention`");
         }

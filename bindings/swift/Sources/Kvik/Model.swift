@@ -62,8 +62,14 @@ public final class Model: Sendable {
     }
 
     /// Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
-    public func logits(_ prompt: Prompt, tokens: [Int32]? = nil) async throws -> [Float] {
-        try await blocking { [handle] in floats(try handle.logits(prompt: prompt, tokens: tokens).values) }
+    public func logits(
+        _ prompt: Prompt,
+        tokens: [Int32]? = nil,
+        options: AnswerOptions = AnswerOptions()
+    ) async throws -> [Float] {
+        try await blocking { [handle] in
+            floats(try handle.logits(prompt: prompt, tokens: tokens, options: options).values)
+        }
     }
 
     /// Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn was
@@ -88,36 +94,67 @@ public final class Model: Sendable {
         try handle.contextTokens()
     }
 
-    /// Number of tokens of messages.
-    public func countTokens(_ messages: [Message]) throws -> Int64 {
-        try handle.countTokens(prompt: .messages(messages: messages))
+    /// Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens.
+    public func tokens(_ text: String) throws -> [Int32] {
+        try handle.tokens(text: text)
+    }
+
+    /// Number of tokens of messages, as an answer with these options reads them.
+    public func countTokens(_ messages: [Message], options: AnswerOptions = AnswerOptions()) throws -> Int64 {
+        try handle.countTokens(prompt: .messages(messages: messages), options: options)
     }
 
     /// Reports what messages would find in the cache now, and why not more. Computes and changes nothing.
-    public func explain(_ messages: [Message]) async throws -> Explanation {
-        try await blocking { [handle] in try handle.explain(prompt: .messages(messages: messages)) }
+    public func explain(
+        _ messages: [Message],
+        options: AnswerOptions = AnswerOptions()
+    ) async throws -> Explanation {
+        try await blocking { [handle] in
+            try handle.explain(prompt: .messages(messages: messages), options: options)
+        }
     }
 
-    /// Pins a computed system prompt under a name, in RAM and on disk.
+    /// Pins a computed system prompt under a name, in RAM and on disk. `options` are those of the answers: a template may
+    /// write tools and reasoning before the messages.
     @discardableResult
-    public func cacheSystemPrompt(_ id: String, _ prompt: String) async throws -> KeptState {
-        try await keep(id, [.system(prompt)])
+    public func cacheSystemPrompt(
+        _ id: String,
+        _ prompt: String,
+        options: AnswerOptions = AnswerOptions()
+    ) async throws -> KeptState {
+        try await keep(id, [.system(prompt)], options: options)
     }
 
     /// Returns whether this system prompt is pinned under a name and cached, but for its last token.
-    public func isValid(_ id: String, _ prompt: String) async throws -> Bool {
-        try await isKept(id, [.system(prompt)])
+    public func isValid(
+        _ id: String,
+        _ prompt: String,
+        options: AnswerOptions = AnswerOptions()
+    ) async throws -> Bool {
+        try await isKept(id, [.system(prompt)], options: options)
     }
 
     /// Pins computed messages that other chats begin with under a name, as `cacheSystemPrompt` does a system prompt.
     @discardableResult
-    public func keep(_ id: String, _ messages: [Message]) async throws -> KeptState {
-        try await blocking { [handle] in try handle.keepPrompt(id: id, prompt: .messages(messages: messages)) }
+    public func keep(
+        _ id: String,
+        _ messages: [Message],
+        options: AnswerOptions = AnswerOptions()
+    ) async throws -> KeptState {
+        try await blocking { [handle] in
+            try handle.keepPrompt(id: id, prompt: .messages(messages: messages), options: options)
+        }
     }
 
     /// Returns whether these messages are pinned under a name and cached, but for their last token.
-    public func isKept(_ id: String, _ messages: [Message]) async throws -> Bool {
-        try await blocking { [handle] in try handle.isKept(id: id, prompt: .messages(messages: messages)).isWarm }
+    public func isKept(
+        _ id: String,
+        _ messages: [Message],
+        options: AnswerOptions = AnswerOptions()
+    ) async throws -> Bool {
+        try await blocking { [handle] in
+            try handle.isKept(id: id, prompt: .messages(messages: messages), options: options).isWarm
+        }
     }
 
     /// Unpins the prompt of a name. Returns whether the name existed.

@@ -71,11 +71,10 @@ public struct KvikExecutor: LanguageModelExecutor {
         Task(priority: .utility) {
             let messages = try chatMessages(of: transcript)
             guard !messages.isEmpty else { return }
+            let options = AnswerOptions(tools: try toolsJson(toolDefinitions(of: transcript)))
             let opened = try await OpenModels.shared.model(configuration)
-            if let tools = try toolsJson(toolDefinitions(of: transcript)) {
-                try await compute(messages, tools, with: opened)
-            } else if try await !opened.isKept(model.pinnedName, messages) {
-                try await opened.keep(model.pinnedName, messages)
+            if try await !opened.isKept(model.pinnedName, messages, options: options) {
+                try await opened.keep(model.pinnedName, messages, options: options)
             }
         }
     }
@@ -96,7 +95,7 @@ public struct KvikExecutor: LanguageModelExecutor {
                 await channel.send(entries.event(for: piece))
             }
         } catch KvikError.PromptTooLong(let message) {
-            throw try tooLong(message, asked, for: opened)
+            throw try tooLong(message, asked, options, for: opened)
         }
         try Task.checkCancellation()
         if let report = taken.report {
@@ -104,18 +103,16 @@ public struct KvikExecutor: LanguageModelExecutor {
         }
     }
 
-    /// A prompt with tools cannot be pinned under a name, because only an answer is asked for with tools. One token of an
-    /// answer computes the same prefix, which stays in RAM and on disk as long as there is room.
-    private func compute(_ messages: [Message], _ tools: String, with model: Kvik.Model) async throws {
-        let options = AnswerOptions(maxTokens: 1, tools: tools)
-        _ = try await model.answer(messages + [.user("")], options: options)
-    }
-
-    private func tooLong(_ message: String, _ asked: [Message], for model: Kvik.Model) throws -> LanguageModelError {
+    private func tooLong(
+        _ message: String,
+        _ asked: [Message],
+        _ options: AnswerOptions,
+        for model: Kvik.Model
+    ) throws -> LanguageModelError {
         .contextSizeExceeded(
             .init(
                 contextSize: Int(try model.contextTokens()),
-                tokenCount: Int(try model.countTokens(asked)),
+                tokenCount: Int(try model.countTokens(asked, options: options)),
                 debugDescription: message
             )
         )

@@ -7,7 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{greedy, model_on, options, text};
-use kvik_library::{Error, KeptState, Message, Model, StopReason};
+use kvik_library::{
+    AnswerOptions, Error, KeptState, Message, Model, OfferedTool, Options, Source, StopReason, ToolChoice,
+};
+use serde_json::json;
 
 /// Where the process that is killed has its cache.
 const DIR: &str = "KVIK_LIBRARY_TEST_DIR";
@@ -42,6 +45,53 @@ fn a_kept_prompt_is_warm_in_another_process_and_cold_after_it_is_forgotten() {
     // The chat that began with it is as warm as any, and evicted as any: nothing pins it.
     model.on_memory_pressure(kvik_library::MemoryPressure::Critical).unwrap();
     assert_eq!(model.stats().kv_cached_bytes, 0);
+}
+
+/// Writes the switch for reasoning and the tools before all messages.
+const OPTIONS_FIRST: &str = "\
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '/no_think\\n' }}{%- endif %}\
+    {%- if tools %}{{- tools[0].function.name + '\\n' }}{%- endif %}\
+    {%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}\
+    {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
+
+/// The embedded model with another template: spaces within the last tag make it as long as its own.
+fn model_with(template: &str) -> Model {
+    let mut bytes = std::fs::read(kvik_testing::tiny_model()).unwrap();
+    let own = b"{%- for m in messages %}";
+    let begin = bytes.windows(own.len()).position(|window| window == own).unwrap();
+    let length = u64::from_le_bytes(bytes[begin - 8..begin].try_into().unwrap()) as usize;
+    let open = template.strip_suffix("%}").unwrap();
+    let padded = format!("{open:<width$}%}}", width = length - 2);
+    bytes[begin..begin + length].copy_from_slice(padded.as_bytes());
+    Model::open(Options { source: Source::Bytes(bytes), ..options() }).unwrap()
+}
+
+#[test]
+fn a_prompt_is_kept_as_answers_with_its_options_read_it() {
+    let model = model_with(OPTIONS_FIRST);
+    let system = [Message::system(text(30, 150))];
+    let asked = [system[0].clone(), Message::user("Which river?")];
+    let parameters = json!({"type": "object"});
+    let tool = OfferedTool { name: "weather of a day".to_owned(), description: None, parameters };
+    for options in [
+        AnswerOptions { reasoning: Some(false), ..greedy(1) },
+        AnswerOptions { tools: vec![tool], ..greedy(1) },
+    ] {
+        model.keep_prompt("notify", &system[..]).unwrap();
+        let before = model.explain((&asked[..], &options)).unwrap();
+        assert!(before.known_tokens < 16, "the template begins with the options: {before:?}");
+        assert_eq!(model.is_kept("notify", (&system[..], &options)).unwrap(), KeptState::Changed);
+        assert!(model.keep_prompt("notify", (&system[..], &options)).unwrap().is_warm());
+        assert!(model.is_kept("notify", (&system[..], &options)).unwrap().is_warm());
+        let found = model.explain((&asked[..], &options)).unwrap();
+        assert!(found.known_tokens * 4 > found.prompt_tokens * 3, "{found:?}");
+        assert_eq!(model.count_tokens((&asked[..], &options)).unwrap(), found.prompt_tokens);
+        assert_eq!(model.logits_of((&asked[..], &options), &[0]).unwrap().prompt_tokens, found.prompt_tokens);
+        let (_, report) = model.chat(&asked, &options).unwrap().finish().unwrap();
+        assert_eq!(report.prompt_tokens, found.prompt_tokens);
+    }
+    let forced = AnswerOptions { tool_choice: ToolChoice::Named("news".to_owned()), ..greedy(1) };
+    assert!(matches!(model.keep_prompt("notify", (&system[..], &forced)), Err(Error::Tools(_))));
 }
 
 #[test]
@@ -191,7 +241,7 @@ fn a_prompt_that_cannot_be_written_down_is_not_kept_and_one_too_large_says_what_
     assert!(model.explain(prompt.as_str()).unwrap().known_tokens < 16, "nothing pins it");
     assert!(model.is_kept("a", text(6, 30)).unwrap().is_warm(), "what was kept is kept");
 
-    let small = Model::open(kvik_library::Options { kv_bytes: Some(4 << 20), ..options() }).unwrap();
+    let small = Model::open(Options { kv_bytes: Some(4 << 20), ..options() }).unwrap();
     let tokens = small.context_tokens();
     let mut words = 10;
     while small.count_tokens(text(8, words * 2)).unwrap() < tokens * 3 / 4 {

@@ -118,7 +118,7 @@ fn closing_cancels_answers_and_ends_the_handle_for_all_threads() {
             thread::spawn({
                 let model = model.clone();
                 move || loop {
-                    if let Err(error) = model.count_tokens(chat("How many?")) {
+                    if let Err(error) = model.count_tokens(chat("How many?"), AnswerOptions::default()) {
                         return error;
                     }
                 }
@@ -229,17 +229,41 @@ fn kept_prompts_are_warm_after_they_were_durable() {
     let kept =
         || Prompt::Messages { messages: vec![message(Role::System, &"You sort notifications. ".repeat(9))] };
     let is_warm = |state| matches!(state, KeptState::Kept { warm: true, .. });
+    let usual = AnswerOptions::default;
     let first = model(Some(dir.path()));
-    assert_eq!(first.is_kept("notify".into(), kept()), Ok(KeptState::Unknown));
-    assert!(is_warm(first.keep_prompt("notify".into(), kept()).unwrap()));
-    assert_eq!(first.is_kept("notify".into(), chat("Other.")), Ok(KeptState::Changed));
+    assert_eq!(first.is_kept("notify".into(), kept(), usual()), Ok(KeptState::Unknown));
+    assert!(is_warm(first.keep_prompt("notify".into(), kept(), usual()).unwrap()));
+    assert_eq!(first.is_kept("notify".into(), chat("Other."), usual()), Ok(KeptState::Changed));
     first.on_memory_pressure(MemoryPressure::Critical).unwrap();
     assert!(first.on_background().unwrap().is_idle);
     first.shut_down().unwrap();
     let second = model(Some(dir.path()));
-    assert!(is_warm(second.is_kept("notify".into(), kept()).unwrap()));
+    assert!(is_warm(second.is_kept("notify".into(), kept(), usual()).unwrap()));
     assert_eq!(second.forget_prompt("notify".into()), Ok(true));
-    assert_eq!(second.is_kept("notify".into(), kept()), Ok(KeptState::Unknown));
+    assert_eq!(second.is_kept("notify".into(), kept(), usual()), Ok(KeptState::Unknown));
+}
+
+#[test]
+fn a_prompt_is_counted_and_kept_as_an_answer_with_its_options_reads_it() {
+    let model = model(None);
+    let count = |reasoning| {
+        let options = || AnswerOptions { reasoning, ..at_most(1) };
+        let counted = model.count_tokens(chat("How many?"), options()).unwrap();
+        assert_eq!(model.explain(chat("How many?"), options()).unwrap().prompt_tokens, counted);
+        assert_eq!(model.logits(chat("How many?"), Some(vec![0]), options()).unwrap().prompt_tokens, counted);
+        let answer = model.generate(chat("How many?"), options()).unwrap();
+        answer.rest().unwrap();
+        assert_eq!(answer.report().unwrap().prompt_tokens, counted);
+        counted
+    };
+    assert!(count(Some(false)) > count(None), "thoughts that are over begin the answer");
+    let wrong = || AnswerOptions { tools: Some("[{}]".to_owned()), ..at_most(1) };
+    for refused in [
+        model.keep_prompt("notify".into(), chat("How many?"), wrong()),
+        model.is_kept("notify".into(), chat("How many?"), wrong()),
+    ] {
+        assert!(matches!(refused, Err(KvikError::InvalidArgument(_))), "{refused:?}");
+    }
 }
 
 #[test]
@@ -248,7 +272,7 @@ fn a_model_comes_from_bytes_and_from_a_part_of_an_open_file() {
     let bytes = std::fs::read(&path).unwrap();
     let options = || ModelOptions { kv_bytes: Some(64 << 20), ..ModelOptions::default() };
     let opened = ModelHandle::open_bytes(bytes.clone(), options()).unwrap();
-    let expect = opened.count_tokens(chat("How many?")).unwrap();
+    let expect = opened.count_tokens(chat("How many?"), AnswerOptions::default()).unwrap();
     #[cfg(unix)]
     {
         use std::os::fd::AsRawFd;
@@ -259,7 +283,7 @@ fn a_model_comes_from_bytes_and_from_a_part_of_an_open_file() {
         let part = (file.as_raw_fd(), 6000, Some(bytes.len() as i64));
         let opened = ModelHandle::open_descriptor(part.0, part.1, part.2, options()).unwrap();
         drop(file);
-        assert_eq!(opened.count_tokens(chat("How many?")), Ok(expect));
+        assert_eq!(opened.count_tokens(chat("How many?"), AnswerOptions::default()), Ok(expect));
     }
 }
 

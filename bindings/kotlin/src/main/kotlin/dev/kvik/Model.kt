@@ -113,8 +113,11 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
         withContext(Dispatchers.IO) { floats(checked { handle.embed(text) }.vector) }
 
     /** Logits of the next token, before sampling: of the whole vocabulary, or of [tokens] in their order. */
-    suspend fun logits(prompt: Prompt, tokens: List<Int>? = null): FloatArray =
-        withContext(Dispatchers.IO) { floats(checked { handle.logits(prompt, tokens) }.values) }
+    suspend fun logits(
+        prompt: Prompt,
+        tokens: List<Int>? = null,
+        options: AnswerOptions = AnswerOptions(),
+    ): FloatArray = withContext(Dispatchers.IO) { floats(checked { handle.logits(prompt, tokens, options) }.values) }
 
     /** Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens. */
     fun tokens(text: String): List<Int> = checked { handle.tokens(text) }
@@ -122,35 +125,41 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
     /** Text of tokens. */
     fun textOf(tokens: List<Int>): String = handle.textOf(tokens)
 
-    /** Number of tokens of a prompt. */
-    fun countTokens(prompt: Prompt): Long = checked { handle.countTokens(prompt) }
+    /** Number of tokens of a prompt, as an answer with these options reads it. */
+    fun countTokens(prompt: Prompt, options: AnswerOptions = AnswerOptions()): Long =
+        checked { handle.countTokens(prompt, options) }
 
     /** Number of tokens of messages. */
-    fun countTokens(messages: List<Message>): Long = countTokens(Prompt.Messages(messages))
+    fun countTokens(messages: List<Message>, options: AnswerOptions = AnswerOptions()): Long =
+        countTokens(Prompt.Messages(messages), options)
 
     /** Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing. */
-    suspend fun explain(prompt: Prompt): Explanation =
-        withContext(Dispatchers.IO) { checked { handle.explain(prompt) } }
+    suspend fun explain(prompt: Prompt, options: AnswerOptions = AnswerOptions()): Explanation =
+        withContext(Dispatchers.IO) { checked { handle.explain(prompt, options) } }
 
     /** Reports what messages would find in the cache now. */
-    suspend fun explain(messages: List<Message>): Explanation = explain(Prompt.Messages(messages))
+    suspend fun explain(messages: List<Message>, options: AnswerOptions = AnswerOptions()): Explanation =
+        explain(Prompt.Messages(messages), options)
 
     /**
      * Computes the common prefix of future prompts, and pins it under a name: in RAM, and on disk, where another process
-     * finds it. The previous prompt of the name is unpinned.
+     * finds it. The previous prompt of the name is unpinned. [options] are those of the answers: a template may write tools
+     * and reasoning before the messages.
      */
-    suspend fun keep(id: String, prompt: Prompt): KeptState =
-        withContext(Dispatchers.IO) { checked { handle.keepPrompt(id, prompt) } }
+    suspend fun keep(id: String, prompt: Prompt, options: AnswerOptions = AnswerOptions()): KeptState =
+        withContext(Dispatchers.IO) { checked { handle.keepPrompt(id, prompt, options) } }
 
     /** Compares a prompt with the one that is pinned under a name, and reports how much of it is cached. */
-    suspend fun kept(id: String, prompt: Prompt): KeptState =
-        withContext(Dispatchers.IO) { checked { handle.isKept(id, prompt) } }
+    suspend fun kept(id: String, prompt: Prompt, options: AnswerOptions = AnswerOptions()): KeptState =
+        withContext(Dispatchers.IO) { checked { handle.isKept(id, prompt, options) } }
 
-    /** Pins a system prompt under a name. */
-    suspend fun cacheSystemPrompt(id: String, prompt: String): KeptState = keep(id, systemPrompt(prompt))
+    /** Pins a system prompt under a name, for answers with these options. */
+    suspend fun cacheSystemPrompt(id: String, prompt: String, options: AnswerOptions = AnswerOptions()): KeptState =
+        keep(id, systemPrompt(prompt), options)
 
     /** Returns whether this system prompt is pinned under a name and cached, but for its last token. */
-    suspend fun isValid(id: String, prompt: String): Boolean = kept(id, systemPrompt(prompt)).isWarm
+    suspend fun isValid(id: String, prompt: String, options: AnswerOptions = AnswerOptions()): Boolean =
+        kept(id, systemPrompt(prompt), options).isWarm
 
     /** Unpins the prompt of a name. Returns whether the name existed. */
     suspend fun invalidate(id: String): Boolean =

@@ -17,6 +17,7 @@ import kotlinx.coroutines.withTimeout
 import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNotEquals
 import org.junit.Assert.assertThrows
 import org.junit.Assert.assertTrue
 import org.junit.Rule
@@ -138,6 +139,36 @@ class ModelTest {
             assertFalse(model.isValid("notify", prompt))
             assertFalse(model.invalidate("notify"))
         }
+    }
+
+    @Test
+    fun aPromptIsCountedAndKeptAsAnAnswerWithItsOptionsReadsIt() = onModel { model ->
+        val counts = listOf(null, false).map { reasoning ->
+            val options = AnswerOptions(maxTokens = 1, reasoning = reasoning)
+            val counted = model.countTokens(messages, options)
+            assertEquals(counted, model.explain(messages, options).promptTokens)
+            assertEquals(counted, model.answer(messages, options).report.promptTokens)
+            counted
+        }
+        assertTrue("thoughts that are over begin the answer: $counts", counts[0] < counts[1])
+        val wrong = AnswerOptions(tools = "[{}]")
+        val calls = listOf<suspend () -> Unit>(
+            { model.cacheSystemPrompt("notify", "Be brief.", wrong) },
+            { model.isValid("notify", "Be brief.", wrong) },
+            { model.logits(Prompt.Messages(messages), options = wrong) },
+        )
+        for (call in calls) assertThrows(KvikException.InvalidArgument::class.java) { runBlocking { call() } }
+    }
+
+    @Test
+    fun tokensAreBiased() = onModel { model ->
+        val token = model.tokens(" river").first()
+        val said = listOf(1e9, Double.NEGATIVE_INFINITY).map { bias ->
+            val options = AnswerOptions(maxTokens = 1, logitBias = listOf(LogitBias(token, bias)))
+            model.answer(Prompt.Text("Once upon a time there was"), options).text
+        }
+        assertEquals(model.textOf(listOf(token)), said[0])
+        assertNotEquals(said[0], said[1])
     }
 
     @Test
