@@ -82,7 +82,10 @@ private class Remembered(private val model: Model, private val conversation: Con
 private class InThreeParts(private val session: ChatSession) : Talker {
     override suspend fun answered(): Int = session.state.first { it.isLoaded }.transcript.exchanges.size
 
-    override suspend fun takeBack(from: Int) = session.takeBack(from)
+    override suspend fun takeBack(from: Int) {
+        session.takeBack(from)
+        check(session.state.value.failure == null) { session.state.value.failure.orEmpty() }
+    }
 
     override suspend fun say(text: String): Pair<String, Report> {
         session.state.first { it.isLoaded }

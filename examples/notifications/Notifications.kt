@@ -92,7 +92,7 @@ private suspend fun killed(path: String, notifications: List<Notification>, dir:
         repeat(3) { lines.readLine() ?: fail("the other process ended before it was killed") }
         process.destroyForcibly().waitFor()
         return Model.open(path, options(dir)).use { model ->
-            val wasValid = model.isValid(Classifier.NAME, PromptBuilder(Preferences()).systemPrompt())
+            val wasValid = model.isValid(Classifier.NAME, PromptBuilder(Preferences()).systemPrompt(), Classifier.OPTIONS)
             Killed(wasValid, warm(model, notifications.takeLast(1)).single())
         }
     } finally {

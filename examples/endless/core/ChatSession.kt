@@ -1,6 +1,7 @@
 package dev.kvik.endless
 
 import dev.kvik.AnswerOptions
+import dev.kvik.Finish
 import dev.kvik.KvikException
 import dev.kvik.Message
 import dev.kvik.Model
@@ -66,8 +67,10 @@ class ChatSession(
 
     init {
         scope.launch(Dispatchers.IO) {
-            val loaded = file.load()
-            changes.update { it.copy(transcript = loaded, isLoaded = true) }
+            reporting {
+                val loaded = file.load()
+                changes.update { it.copy(transcript = loaded, isLoaded = true) }
+            }
         }
     }
 
@@ -113,15 +116,24 @@ class ChatSession(
     suspend fun takeBack(from: Int) {
         state.first { it.isLoaded }
         summary?.cancelAndJoin()
-        withContext(Dispatchers.IO) { file.tookBack(from) }
-        changes.update { it.copy(transcript = it.transcript.takenBack(from)) }
+        reporting {
+            // What is shown is what the file says, whatever the caller wants meanwhile.
+            withContext(NonCancellable + Dispatchers.IO) {
+                file.tookBack(from)
+                changes.update { it.copy(transcript = it.transcript.takenBack(from)) }
+            }
+        }
     }
 
     /** The user no longer wants to ask the draft. */
     suspend fun withdraw() {
         if (state.value.transcript.draft == null) return
-        changes.update { it.copy(transcript = it.transcript.copy(draft = null)) }
-        withContext(Dispatchers.IO) { file.withdrawn() }
+        reporting {
+            withContext(NonCancellable + Dispatchers.IO) {
+                file.withdrawn()
+                changes.update { it.copy(transcript = it.transcript.copy(draft = null)) }
+            }
+        }
     }
 
     /** Waits for the work behind answers. */
@@ -148,10 +160,14 @@ class ChatSession(
 
     private suspend fun read(model: Model, messages: List<Message>, options: AnswerOptions): String {
         val text = StringBuilder()
-        model.chat(messages, options, onReport = { report -> changes.update { it.copy(report = report) } }).collect { piece ->
+        lateinit var report: Report
+        model.chat(messages, options, onReport = { report = it }).collect { piece ->
             if (piece is Piece.Text) text.append(piece.text)
             changes.update { it.copy(answering = text.toString()) }
         }
+        // What was said until then is no answer: the question is a draft again.
+        if (report.finish == Finish.CANCELLED) throw KvikException.Request("the answer was cancelled before its end")
+        changes.update { it.copy(report = report) }
         return text.toString()
     }
 
@@ -188,7 +204,7 @@ class ChatSession(
         val bounds = Bounds.of(model.contextTokens)
         val (messages, parts) = prompts.messages(model, state.value.transcript, null, bounds)
         changes.update { it.copy(parts = parts) }
-        model.answer(messages, AnswerOptions(maxTokens = 1, reasoning = false))
+        model.answer(messages, WITHOUT_REASONING.copy(maxTokens = 1))
     }
 
     private suspend fun reporting(action: suspend () -> Unit) {

@@ -1,5 +1,6 @@
 package dev.kvik.endless
 
+import dev.kvik.AnswerOptions
 import dev.kvik.Message
 import dev.kvik.Model
 import dev.kvik.assistant
@@ -53,6 +54,9 @@ private val PLACE = Regex("\\{(\\w+)\\}")
 /** A text with its places filled in; what is filled in is not read again for places. */
 fun filled(text: String, values: Map<String, String>): String = PLACE.replace(text) { values[it.groupValues[1]] ?: it.value }
 
+/** How all that the app asks is rendered, and so counted: a template may write at the beginning that reasoning is off. */
+val WITHOUT_REASONING = AnswerOptions(reasoning = false)
+
 /** What a prompt is made of, in tokens, and how many exchanges each part stands for. */
 data class Parts(
     val prefixTokens: Long,
@@ -74,11 +78,11 @@ class ThreeParts(private val prefix: String, private val words: Words) {
     fun messages(model: Model, transcript: Transcript, question: String?, bounds: Bounds): Pair<List<Message>, Parts> {
         val room = model.contextTokens - bounds.answerMax
         val all = messages(transcript, transcript.recent, question)
-        val dropped = toDrop(transcript.recent, model.countTokens(all) - room)
+        val dropped = toDrop(transcript.recent, model.countTokens(all, WITHOUT_REASONING) - room)
         val recent = transcript.recent.drop(dropped)
         val messages = if (dropped == 0) all else messages(transcript, recent, question)
         val parts = Parts(
-            prefixTokens = model.countTokens(listOf(Message.system(prefix))),
+            prefixTokens = model.countTokens(listOf(Message.system(prefix)), WITHOUT_REASONING),
             summaryTokens = transcript.summary?.tokens ?: 0,
             recentTokens = recent.sumOf { it.tokens },
             summarised = transcript.covered,
@@ -97,7 +101,8 @@ class ThreeParts(private val prefix: String, private val words: Words) {
         val first = listOf(Message.system(prefix))
         val exchange = listOf(Message.user(question), Message.assistant(answer))
         val next = Message.user("?")
-        return model.countTokens(first + exchange + next) - model.countTokens(first + next)
+        fun count(messages: List<Message>) = model.countTokens(messages, WITHOUT_REASONING)
+        return count(first + exchange + next) - count(first + next)
     }
 
     private fun messages(transcript: Transcript, recent: List<Exchange>, question: String?): List<Message> = buildList {

@@ -1,6 +1,5 @@
 package dev.kvik.endless
 
-import dev.kvik.AnswerOptions
 import dev.kvik.Finish
 import dev.kvik.Message
 import dev.kvik.Model
@@ -20,7 +19,7 @@ class Summariser(private val shared: SharedModel, private val words: Words) {
     suspend fun summarise(transcript: Transcript, exchanges: List<Exchange>, tokensMax: Long): Summary? = shared.use { model ->
         val old = transcript.summary
         val request = request(model, old, exchanges, tokensMax) ?: return@use null
-        val reply = model.answer(request, AnswerOptions(maxTokens = tokensMax, reasoning = false))
+        val reply = model.answer(request, WITHOUT_REASONING.copy(maxTokens = tokensMax))
         // The model was closed: half a sentence would stand for the exchanges for good.
         if (reply.report.finish == Finish.CANCELLED) return@use null
         val text = reply.text.trim().ifEmpty { return@use null }
@@ -38,7 +37,7 @@ class Summariser(private val shared: SharedModel, private val words: Words) {
             .map { sample(exchanges, it) }
             .takeWhile { it.isNotEmpty() }
             .map { listOf(Message.system(words.system), Message.user(asked(old, it))) }
-            .firstOrNull { model.countTokens(it) <= promptMax }
+            .firstOrNull { model.countTokens(it, WITHOUT_REASONING) <= promptMax }
     }
 
     private fun asked(old: Summary?, exchanges: List<Exchange>): String {

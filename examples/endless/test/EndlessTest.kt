@@ -141,6 +141,38 @@ class EndlessTest {
     }
 
     @Test
+    fun aQuestionWhoseAnswerTheSystemCancelsIsADraftAgain() = inScope { scope ->
+        val chat = SharedModel(1.hours) { open(null, Purpose.CHAT, timeShare = 0.05) }
+        val config = ChatConfig(Settings().prefix, Words.EMBEDDED, AnswerOptions(minTokens = 128, temperature = 0.9))
+        val file = TranscriptFile(File(folder.newFolder(), "one.tsv"))
+        val session = ChatSession(file, chat, null, config, scope)
+        try {
+            session.state.first { it.isLoaded }
+            val answering = checkNotNull(session.ask("Tell me all."))
+            session.state.first { !it.answering.isNullOrEmpty() }
+            chat.use { it.onBackground() }
+            answering.join()
+            assertNotNull(session.state.value.failure)
+            assertEquals(Transcript(draft = "Tell me all."), session.state.value.transcript)
+            assertEquals(Transcript(draft = "Tell me all."), file.load())
+        } finally {
+            chat.close()
+        }
+    }
+
+    @Test
+    fun aConversationThatCannotBeReadOrWrittenSaysSo() {
+        val dir = folder.newFolder()
+        onSession(dir) { session ->
+            session.state.first { it.isLoaded }
+            File(dir, "conversation.tsv").mkdir()
+            session.takeBack(0)
+            assertNotNull(session.state.value.failure)
+        }
+        onSession(dir) { session -> session.state.first { it.failure != null } }
+    }
+
+    @Test
     fun conversationsAreListedOpenedAndDeletedAndSettingsKept() {
         val dir = folder.newFolder()
         onChats(dir) { chats ->
@@ -178,6 +210,16 @@ class EndlessTest {
     fun theSamplingIsLeftToTheModelWhicheverIsChosen() {
         for (model in listOf(null, "content://chosen")) {
             assertEquals(AnswerOptions(), configOf(Settings(model = model)).answer)
+        }
+    }
+
+    @Test
+    fun aPromptIsCountedAsItIsAsked() = onChats(folder.newFolder()) { chats ->
+        chats.chat.use { model ->
+            val bounds = Bounds.of(model.contextTokens)
+            val (messages, parts) = ThreeParts("Be brief.", Words.EMBEDDED).messages(model, Transcript(), null, bounds)
+            assertEquals(model.countTokens(messages, AnswerOptions(reasoning = false)), parts.prefixTokens)
+            assertTrue(parts.prefixTokens > model.countTokens(messages))
         }
     }
 

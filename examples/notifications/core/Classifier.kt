@@ -68,8 +68,9 @@ class Classifier(
     /** Makes sure that the system prompt is computed and kept; finds it after a kill, and computes it after a change. */
     suspend fun prepare(): Prepared {
         val from = System.nanoTime()
-        val before = model.kept(NAME, Prompt.Messages(listOf(Message.system(system))))
-        val kept = if (before.isWarm) before else model.cacheSystemPrompt(NAME, system)
+        // With the options of the answers: a template may write before the system text that reasoning is off.
+        val before = model.kept(NAME, Prompt.Messages(listOf(Message.system(system))), options)
+        val kept = if (before.isWarm) before else model.cacheSystemPrompt(NAME, system, options)
         val found = when {
             before.isWarm -> Found.KEPT
             before is KeptState.Changed -> Found.CHANGED

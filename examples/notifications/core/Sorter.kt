@@ -73,7 +73,7 @@ class Sorter(private val dir: File, open: suspend (Settings) -> Model, private v
 
     init {
         scope.launch {
-            withContext(Dispatchers.IO) { load() }
+            reporting { withContext(Dispatchers.IO) { load() } }
             val seen = Seen()
             for (posted in queue) if (seen.isNew(posted)) reporting { sort(posted) }
         }
@@ -102,12 +102,12 @@ class Sorter(private val dir: File, open: suspend (Settings) -> Model, private v
     }
 
     /** Sorts by other settings from now on. The prompt is computed again only where its hash is another. */
-    suspend fun change(settings: Settings) {
+    suspend fun change(settings: Settings) = reporting {
+        withContext(Dispatchers.IO) { replace(settingsFile, settings.preferences.write() + line("model", settings.model)) }
         val isOther = settings.model != state.value.settings.model
         changes.update { it.copy(settings = settings) }
-        withContext(Dispatchers.IO) { replace(settingsFile, settings.preferences.write() + line("model", settings.model)) }
         if (isOther) shared.close()
-        reporting { shared.use { prepared(it) } }
+        shared.use { prepared(it) }
     }
 
     /** Forgets all verdicts. */

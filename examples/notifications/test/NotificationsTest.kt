@@ -22,6 +22,8 @@ import org.junit.Rule
 import org.junit.Test
 import org.junit.rules.TemporaryFolder
 import java.io.File
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
 
 /** What the app does behind its screens, with the embedded model. */
 class NotificationsTest {
@@ -130,6 +132,40 @@ class NotificationsTest {
     }
 
     @Test
+    fun thePromptThatIsKeptIsTheOneThatIsAsked() = runBlocking {
+        Model.open(withTemplate(SWITCH_FIRST), ModelOptions(kvBytes = 64L shl 20)).use { model ->
+            val classifier = Classifier(model, Preferences())
+            assertEquals(Found.NOTHING, classifier.prepare().found)
+            assertEquals(Found.KEPT, classifier.prepare().found)
+            val report = classifier.classify(vaccine).report
+            assertTrue("$report", report.computedTokens * 2 < report.promptTokens)
+        }
+    }
+
+    /** The embedded model with another template: spaces within the last tag make it as long as its own. */
+    private fun withTemplate(template: String): ByteArray {
+        val bytes = File(PATH).readBytes()
+        val at = String(bytes, Charsets.ISO_8859_1).indexOf("{%- for m in messages %}")
+        val length = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).getLong(at - Long.SIZE_BYTES).toInt()
+        val padded = template.trim().removeSuffix("%}").padEnd(length - 2) + "%}"
+        return bytes.also { padded.toByteArray().copyInto(it, at) }
+    }
+
+    @Test
+    fun settingsThatCannotBeReadOrWrittenAreSaid() {
+        val dir = folder.newFolder()
+        onSorter(dir, folder.newFolder()) { sorter ->
+            sorter.state.first { it.isLoaded }
+            File(dir, "settings.tsv.new").mkdir()
+            sorter.change(Settings(model = "another"))
+            assertNotNull(sorter.state.value.failure)
+            assertNull("the old ones stay", sorter.state.value.settings.model)
+        }
+        File(dir, "settings.tsv").mkdir()
+        onSorter(dir, folder.newFolder()) { sorter -> sorter.state.first { it.failure != null } }
+    }
+
+    @Test
     fun aModelThatCannotBeOpenedIsSaidAndTheNextOneIsTried() {
         val dir = folder.newFolder()
         val scope = CoroutineScope(SupervisorJob() + Dispatchers.Default)
@@ -204,5 +240,12 @@ class NotificationsTest {
 
     private companion object {
         val PATH: String = System.getProperty("kvik.model")
+
+        /** A template as SmolLM3's: the system text says that reasoning is off. */
+        const val SWITCH_FIRST = """
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '/no_think\n' }}{%- endif %}
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+"""
     }
 }

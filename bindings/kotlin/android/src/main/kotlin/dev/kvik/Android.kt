@@ -2,6 +2,7 @@ package dev.kvik
 
 import android.content.ComponentCallbacks2
 import android.content.Context
+import android.content.Intent
 import android.content.res.Configuration
 import android.net.Uri
 import java.io.File
@@ -39,6 +40,14 @@ suspend fun Model.Companion.openDocument(
         throw FileNotFoundException("$uri may no longer be read: choose the model again")
     }
     return (file ?: throw FileNotFoundException("$uri")).use { open(it.fd, 0, options = options) }
+}
+
+/** Keeps a document that the user chose readable after a restart; false where what provides it does not allow that. */
+fun Context.keepReadable(uri: Uri): Boolean = try {
+    contentResolver.takePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION)
+    true
+} catch (refused: SecurityException) {
+    false
 }
 
 /** Tells the model what the system tells the app: for `Application.registerComponentCallbacks`. */

@@ -10,8 +10,6 @@ import android.widget.EditText
 import android.widget.ListView
 import android.widget.TextView
 import kotlinx.coroutines.CoroutineScope
-import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.SupervisorJob
 import kotlinx.coroutines.cancel
 import kotlinx.coroutines.launch
 
@@ -39,7 +37,7 @@ class ChatActivity : Activity() {
 
     override fun onStart() {
         super.onStart()
-        val started = CoroutineScope(SupervisorJob() + Dispatchers.Main)
+        val started = screenScope()
         scope = started
         started.launch {
             val opened = chats.session(intent.getStringExtra(ID) ?: return@launch finish())

@@ -15,8 +15,6 @@ import android.widget.Button
 import android.widget.ListView
 import android.widget.TextView
 import kotlinx.coroutines.CoroutineScope
-import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.SupervisorJob
 import kotlinx.coroutines.cancel
 import kotlinx.coroutines.launch
 
@@ -39,7 +37,7 @@ class ConversationsActivity : Activity() {
 
     override fun onStart() {
         super.onStart()
-        val started = CoroutineScope(SupervisorJob() + Dispatchers.Main)
+        val started = screenScope()
         scope = started
         started.launch { heads.show(chats.list()) }
     }

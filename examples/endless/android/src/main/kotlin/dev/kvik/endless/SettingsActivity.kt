@@ -1,6 +1,7 @@
 package dev.kvik.endless
 
 import android.app.Activity
+import android.content.ActivityNotFoundException
 import android.content.Intent
 import android.net.Uri
 import android.os.Bundle
@@ -8,15 +9,13 @@ import android.widget.Button
 import android.widget.EditText
 import android.widget.RadioGroup
 import android.widget.TextView
-import kotlinx.coroutines.CoroutineScope
-import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.SupervisorJob
+import dev.kvik.keepReadable
 import kotlinx.coroutines.cancel
 import kotlinx.coroutines.launch
 
 /** The prefix, the model, and where summaries are made. A draft, kept over a rotation, until it is saved. */
 class SettingsActivity : Activity() {
-    private val scope = CoroutineScope(SupervisorJob() + Dispatchers.Main)
+    private val scope = screenScope()
 
     /** The model of the draft; all else of it is in the fields, once they are shown. */
     private var model: String? = null
@@ -58,9 +57,7 @@ class SettingsActivity : Activity() {
     override fun onActivityResult(requestCode: Int, resultCode: Int, data: Intent?) {
         val uri = data?.data
         if (requestCode != CHOOSE || resultCode != RESULT_OK || uri == null) return
-        // The file stays readable after a restart.
-        contentResolver.takePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION)
-        showModel(uri.toString())
+        if (keepReadable(uri)) showModel(uri.toString()) else tell(getString(R.string.model_refused))
     }
 
     private fun restored(state: Bundle, saved: Settings): Settings = Settings(
@@ -99,8 +96,12 @@ class SettingsActivity : Activity() {
 
     private fun choose() {
         val intent = Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE).setType("*/*")
-        @Suppress("DEPRECATION")
-        startActivityForResult(intent, CHOOSE)
+        try {
+            @Suppress("DEPRECATION")
+            startActivityForResult(intent, CHOOSE)
+        } catch (missing: ActivityNotFoundException) {
+            tell(getString(R.string.model_no_picker))
+        }
     }
 
     private companion object {

@@ -2,6 +2,7 @@ package dev.kvik.notifications
 
 import android.app.Activity
 import android.app.NotificationManager
+import android.content.ActivityNotFoundException
 import android.content.ComponentName
 import android.content.Intent
 import android.os.Bundle
@@ -32,9 +33,7 @@ class MainActivity : Activity() {
         val list = findViewById<ListView>(R.id.verdicts)
         list.adapter = verdicts
         list.emptyView = findViewById(R.id.empty)
-        findViewById<Button>(R.id.allow).setOnClickListener {
-            startActivity(Intent(ACTION_NOTIFICATION_LISTENER_SETTINGS))
-        }
+        findViewById<Button>(R.id.allow).setOnClickListener { allow() }
     }
 
     override fun onStart() {
@@ -65,6 +64,14 @@ class MainActivity : Activity() {
             else -> return super.onOptionsItemSelected(item)
         }
         return true
+    }
+
+    private fun allow() {
+        try {
+            startActivity(Intent(ACTION_NOTIFICATION_LISTENER_SETTINGS))
+        } catch (missing: ActivityNotFoundException) {
+            tell(R.string.access_no_settings)
+        }
     }
 
     private fun show(state: State) {

@@ -1,6 +1,7 @@
 package dev.kvik.notifications
 
 import android.app.Activity
+import android.content.ActivityNotFoundException
 import android.content.Intent
 import android.net.Uri
 import android.os.Bundle
@@ -10,6 +11,7 @@ import android.widget.Button
 import android.widget.EditText
 import android.widget.ImageButton
 import android.widget.TextView
+import dev.kvik.keepReadable
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.SupervisorJob
@@ -60,9 +62,7 @@ class SettingsActivity : Activity() {
     override fun onActivityResult(requestCode: Int, resultCode: Int, data: Intent?) {
         val uri = data?.data
         if (requestCode != CHOOSE || resultCode != RESULT_OK || uri == null) return
-        // The file stays readable after a restart.
-        contentResolver.takePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION)
-        showModel(uri.toString())
+        if (keepReadable(uri)) showModel(uri.toString()) else tell(R.string.model_refused)
     }
 
     private fun restored(state: Bundle): Settings? =
@@ -121,8 +121,12 @@ class SettingsActivity : Activity() {
 
     private fun choose() {
         val intent = Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE).setType("*/*")
-        @Suppress("DEPRECATION")
-        startActivityForResult(intent, CHOOSE)
+        try {
+            @Suppress("DEPRECATION")
+            startActivityForResult(intent, CHOOSE)
+        } catch (missing: ActivityNotFoundException) {
+            tell(R.string.model_no_picker)
+        }
     }
 
     private fun rows(): ViewGroup = findViewById(R.id.folders)
