@@ -23,7 +23,8 @@ pub(crate) struct LoraFields {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct LoraUse {
     /// Its number in `GET /lora-adapters`.
-    id: Option<u64>,
+    #[schemars(with = "Option<u64>")]
+    id: Option<f64>,
     /// Its name, instead of `id`.
     name: Option<String>,
     /// Multiplies what it adds; 1 where nothing is said.
@@ -72,7 +73,8 @@ pub(crate) fn scales(path: &str, uses: &[LoraUse], adapters: &LoraAdapters) -> R
 fn number(path: &str, used: &LoraUse, adapters: &LoraAdapters) -> Result<usize> {
     let count = adapters.cards().len();
     let found = match (used.id, &used.name) {
-        (Some(id), None) => usize::try_from(id).ok().filter(|&id| id < count),
+        // Some clients send whole numbers as floats.
+        (Some(id), None) => (0..count).find(|&number| number as f64 == id),
         (None, Some(name)) => adapters.find(name),
         _ => {
             let message = format!("`{path}` needs either `id` or `name`");

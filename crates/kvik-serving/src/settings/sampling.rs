@@ -9,6 +9,8 @@ use kvik_model::load::SamplingOptions;
 pub const RANDOM_SEED: u64 = 0xffff_ffff;
 /// Valid values of top-p and min-p.
 pub const SHARES: RangeInclusive<f64> = 0.0..=1.0;
+/// Valid temperatures: the sampler computes with single floats.
+pub const TEMPERATURES: RangeInclusive<f64> = 0.0..=f32::MAX as f64;
 /// Valid penalties of repetition.
 pub const REPETITIONS: RangeInclusive<f64> = 0.01..=100.0;
 
@@ -19,7 +21,7 @@ pub const REPETITIONS: RangeInclusive<f64> = 0.01..=100.0;
 pub struct SamplingArgs {
     /// Temperature, where a request sets none; 0 always takes the likeliest token [default: what the model's makers
     /// recommend, else 0.8]
-    #[arg(long, visible_alias = "temperature", value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "temperature", value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
     pub temp: Option<f64>,
     /// Seed, where a request sets none: the same seed gives the same text; -1 draws one each time [default: -1]
     #[arg(long, value_name = "SEED", allow_negative_numbers = true)]
@@ -79,6 +81,12 @@ impl SamplingArgs {
     }
 }
 
+/// Reads a temperature; a negative one is greedy, as for llama-server.
+fn temperature(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| TEMPERATURES.contains(&number.abs()));
+    number.ok_or_else(|| "write a number such as 0.8; 0 always takes the likeliest token".to_owned())
+}
+
 fn share(text: &str) -> Result<f64, String> {
     within(text, SHARES)
 }
@@ -94,4 +102,31 @@ fn penalty(text: &str) -> Result<f64, String> {
 fn within(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| range.contains(number));
     number.ok_or_else(|| format!("write a number from {} to {}", range.start(), range.end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        sampling: SamplingArgs,
+    }
+
+    #[test]
+    fn a_temperature_is_a_number_of_the_sampler() {
+        let read = |text: &str| {
+            let flags = Flags::try_parse_from(["kvik", &format!("--temp={text}")]);
+            flags.ok().and_then(|flags| flags.sampling.options().temperature)
+        };
+        for (text, temperature) in [("0", 0.0), ("0.5", 0.5), ("-1", 0.0), ("3.4e38", 3.4e38)] {
+            assert_eq!(read(text), Some(temperature), "{text}");
+        }
+        for text in ["nan", "NaN", "inf", "-inf", "infinity", "1e39", "hot", ""] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
 }

@@ -365,6 +365,25 @@ fn threshold(edit: &Place<'_>) -> Result<Option<usize>> {
         return Err(kind.error("must be `input_tokens`"));
     }
     let value = trigger.need("value")?;
-    let tokens = value.value.as_u64().filter(|&tokens| (1..=1 << 30).contains(&tokens));
+    let tokens = value.whole().ok().filter(|tokens| (1..=1 << 30).contains(tokens));
     tokens.map(|tokens| Some(tokens as usize)).ok_or_else(|| value.wrong("a number of tokens"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_compacted_at_a_whole_number_of_tokens() {
+        let read = |tokens: Value| {
+            let edit = json!({"trigger": {"type": "input_tokens", "value": tokens}});
+            threshold(&Place::new("edits[0]", &edit)).ok().flatten()
+        };
+        assert_eq!((read(json!(150_000)), read(json!(150_000.0))), (Some(150_000), Some(150_000)));
+        for wrong in [json!(0), json!(-1.0), json!(0.5), json!(1e10), json!("many")] {
+            assert_eq!(read(wrong.clone()), None, "{wrong}");
+        }
+    }
 }

@@ -36,6 +36,9 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
+/// A number of dimensions, within the model's or not.
+type Dimensions = Whole<{ i64::MIN }, { i64::MAX }>;
+
 /// All fields of a body.
 pub(super) type Fields = (EmbedFields, StayFields, CacheFields);
 
@@ -50,8 +53,9 @@ pub(super) struct EmbedFields {
     input: Option<Prompts>,
     /// A text, of the older endpoint; likewise.
     prompt: Option<Prompts>,
-    /// Numbers of an embedding: the first ones of the model's, scaled again.
-    dimensions: Option<Whole<1, { i64::MAX }>>,
+    /// Numbers of an embedding: the first ones of the model's, scaled again; all of them where this is less than 1 or more
+    /// than there are.
+    dimensions: Option<Dimensions>,
     /// Not read: a text that is longer than the context is refused, and never cut off without a word.
     #[serde(rename = "truncate")]
     _truncate: Option<bool>,
@@ -145,7 +149,7 @@ async fn run(app: &Arc<App>, body: JsonBody, field: &'static str) -> Result<(Opt
 fn read(app: &App, body: &Body, field: &'static str) -> Result<(Vec<Request>, usize)> {
     let (fields, _, cache) = Fields::from_body(body)?;
     app.accept_model(&fields.model)?;
-    let dimensions = dimensions(fields.dimensions, app.serving.embedder.width)?;
+    let dimensions = dimensions(fields.dimensions, app.serving.embedder.width);
     let texts = if field == "input" { fields.input } else { fields.prompt };
     let texts = match texts.filter(|texts| !texts.say_nothing()) {
         Some(texts) => texts.list(field, INPUTS_MAX)?,
@@ -158,12 +162,9 @@ fn read(app: &App, body: &Body, field: &'static str) -> Result<(Vec<Request>, us
     Ok((requests, dimensions))
 }
 
-/// The number of dimensions that a request asks for, of the `width` that the model has.
-fn dimensions(asked: Option<Whole<1, { i64::MAX }>>, width: usize) -> Result<usize> {
-    let dimensions = asked.and_then(Whole::count).unwrap_or(width);
-    if dimensions <= width {
-        return Ok(dimensions);
-    }
-    let message = format!("`dimensions` must be from 1 to {width}, which this model has, not {dimensions}");
-    Err(ApiError::field("dimensions", message))
+/// The number of dimensions that a request asks for, of the `width` that the model has. As in Ollama, a request for none
+/// or for more is one for all.
+fn dimensions(asked: Option<Dimensions>, width: usize) -> usize {
+    let asked = asked.and_then(Whole::count).filter(|&asked| asked > 0);
+    asked.map_or(width, |asked| asked.min(width))
 }

@@ -3,7 +3,7 @@
 use kvik_cache::Token;
 use serde_json::Value;
 
-use super::number::whole;
+use super::number::whole_number;
 use crate::http::{
     error::ApiError,
     json::{Json, wrong},
@@ -77,9 +77,14 @@ pub(super) fn read(
     Ok(biases)
 }
 
-/// Converts a key of the object form: a decimal number is a token id, anything else is text.
+/// Converts a key of the object form: a whole number is a token id, whether a vocabulary has it or not; anything else is
+/// text, also ` 7` and `3.14`.
 fn id_of(key: String) -> Value {
-    key.parse::<Token>().map_or(Value::String(key), Value::from)
+    let is_digit = |c: char| c.is_ascii_digit();
+    let digits = key.strip_prefix(['-', '+']).unwrap_or(&key);
+    let is_number = digits.starts_with(is_digit) && digits.ends_with(is_digit);
+    let whole = key.parse::<f64>().ok().filter(|number| is_number && number.fract() == 0.0);
+    whole.map_or(Value::String(key), Value::from)
 }
 
 fn array_items(value: Value) -> Vec<Value> {
@@ -112,8 +117,4 @@ fn biased_tokens(path: &str, token: &Value, encode: &dyn Fn(&str) -> Vec<Token>)
             None => Err(wrong(path, "a map whose keys are token ids or texts", id)),
         },
     }
-}
-
-fn whole_number(value: &Value) -> Option<i64> {
-    value.as_i64().or_else(|| value.as_f64().and_then(whole))
 }

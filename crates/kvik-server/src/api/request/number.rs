@@ -4,10 +4,11 @@ use std::fmt;
 
 use kvik_cache::Token;
 use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
 
 use crate::described::JsonSchema;
 
-/// An integer from `MIN` to `MAX`; `i64::MAX` means no upper bound. `4.0` is accepted, because some clients
+/// An integer from `MIN` to `MAX`; `i64::MIN` and `i64::MAX` mean no bound. `4.0` is accepted, because some clients
 /// send floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Whole<const MIN: i64, const MAX: i64>(i64);
@@ -44,10 +45,13 @@ impl<const MIN: i64, const MAX: i64> JsonSchema for Whole<MIN, MAX> {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        match MAX {
-            i64::MAX => schemars::json_schema!({"type": "integer", "minimum": MIN}),
-            _ => schemars::json_schema!({"type": "integer", "minimum": MIN, "maximum": MAX}),
+        let mut schema = schemars::json_schema!({"type": "integer"});
+        for (name, end, none) in [("minimum", MIN, i64::MIN), ("maximum", MAX, i64::MAX)] {
+            if end != none {
+                schema.insert(name.to_owned(), end.into());
+            }
         }
+        schema
     }
 }
 
@@ -84,6 +88,11 @@ impl de::Visitor<'_> for WholeVisitor {
 /// Converts a float without a fraction to an integer.
 pub(crate) fn whole(x: f64) -> Option<i64> {
     (x.fract() == 0.0 && x.abs() < 9.0e15).then_some(x as i64)
+}
+
+/// The integer that a value is, also as a float without a fraction.
+pub(crate) fn whole_number(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_f64().and_then(whole))
 }
 
 /// A token that some vocabulary may have.
@@ -145,7 +154,10 @@ impl de::Visitor<'_> for RealVisitor {
     }
 }
 
-/// Defines types of bounded numbers; an infinite bound means none.
+/// Largest number of the sampler, which computes with single floats.
+const FLOAT_MAX: f64 = f32::MAX as f64;
+
+/// Defines types of bounded numbers. [`FLOAT_MAX`] is named only to those who exceed it.
 macro_rules! reals {
     ($($(#[$doc:meta])* $name:ident = $min:expr, $max:expr;)*) => {$(
         $(#[$doc])*
@@ -159,11 +171,12 @@ macro_rules! reals {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let max = Self::MAX.is_finite().then_some(Self::MAX);
-                match deserializer.deserialize_any(RealVisitor)? {
-                    x if (Self::MIN..=Self::MAX).contains(&x) => Ok($name(x)),
-                    x => Err(out_of_range(Self::MIN, max, x)),
+                let x = deserializer.deserialize_any(RealVisitor)?;
+                if (Self::MIN..=Self::MAX).contains(&x) {
+                    return Ok($name(x));
                 }
+                let max = (Self::MAX < FLOAT_MAX || x > Self::MAX).then_some(Self::MAX);
+                Err(out_of_range(Self::MIN, max, x))
             }
         }
 
@@ -186,7 +199,7 @@ macro_rules! reals {
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 let mut schema = schemars::json_schema!({"type": "number"});
                 for (name, end) in [("minimum", Self::MIN), ("maximum", Self::MAX)] {
-                    if end.is_finite() && end > f64::MIN {
+                    if end.abs() < FLOAT_MAX {
                         schema.insert(name.to_owned(), end.into());
                     }
                 }
@@ -204,9 +217,9 @@ reals! {
     /// Divisor of the logits of tokens that occurred already.
     Repetition = 0.01, 100.0;
     /// Sampling temperature; 0 is greedy.
-    Temperature = 0.0, f64::INFINITY;
+    Temperature = 0.0, FLOAT_MAX;
     /// Temperature in llama-server's range: negative values are greedy as well.
-    AnyTemperature = f64::MIN, f64::INFINITY;
+    AnyTemperature = -FLOAT_MAX, FLOAT_MAX;
     /// Time to live of up to a year.
     TtlSeconds = 1.0, 31_536_000.0;
 }
@@ -214,7 +227,7 @@ reals! {
 #[cfg(test)]
 mod tests {
     use serde::de::DeserializeOwned;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::http::json::Json;
@@ -250,5 +263,12 @@ mod tests {
             Err("`x` must be a number, not the string \"hot\"".to_owned())
         );
         assert_eq!(read::<AnyTemperature>(json!(-1)).map(f64::from), Ok(-1.0));
+        assert_eq!(read::<Temperature>(json!(f32::MAX)).map(f64::from), Ok(FLOAT_MAX));
+        for beyond in [json!(1e39), json!(f64::MAX)] {
+            let error = read::<Temperature>(beyond.clone()).unwrap_err();
+            assert!(error.starts_with("`x` must be from 0 to 34028"), "{error}");
+            assert!(read::<AnyTemperature>(beyond.clone()).is_err(), "{beyond}");
+        }
+        assert!(read::<AnyTemperature>(json!(-1e39)).is_err());
     }
 }

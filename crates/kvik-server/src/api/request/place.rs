@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::number::whole_number;
 use crate::http::{
     error::ApiError,
     json::{unknown, wrong},
@@ -42,6 +43,11 @@ impl<'a> Place<'a> {
 
     pub(crate) fn text(&self) -> Result<&'a str> {
         self.value.as_str().ok_or_else(|| self.wrong("a string"))
+    }
+
+    /// Returns the whole number that it is; some clients send it as a float.
+    pub(crate) fn whole(&self) -> Result<i64> {
+        whole_number(self.value).ok_or_else(|| self.wrong("a whole number"))
     }
 
     pub(crate) fn bool(&self) -> Result<bool> {

@@ -90,6 +90,22 @@ async fn base64_holds_the_same_numbers_and_fewer_dimensions_are_scaled_again() {
     }
 }
 
+/// In OpenAI's dialect numbers of dimensions that no vector has are errors; in Ollama's they ask for all.
+#[tokio::test]
+async fn ollamas_dimensions_are_all_where_they_say_none_or_too_many() {
+    let width = async |dimensions: Value| {
+        let body = json!({"model": "tiny", "input": "One.", "dimensions": dimensions});
+        let (status, answer) = server().post("/api/embed", body).await;
+        assert_eq!(status, 200, "{answer}");
+        floats(&answer["embeddings"][0]).len()
+    };
+    for (dimensions, expect) in
+        [(json!(2), 2), (json!(2.0), 2), (json!(4), 4), (json!(0), 4), (json!(-1), 4), (json!(5), 4)]
+    {
+        assert_eq!(width(dimensions.clone()).await, expect, "{dimensions}");
+    }
+}
+
 #[tokio::test]
 async fn llama_servers_shape_and_scales() {
     let ask = async |body: Value| {

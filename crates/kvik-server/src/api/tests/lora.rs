@@ -67,7 +67,7 @@ fn mixes() -> Vec<Vec<Value>> {
         vec![json!({"lora": [{"id": 1, "scale": 1}]})],
         vec![
             json!({"lora": [{"id": 0, "scale": 0.5}, {"id": 1, "scale": 0.25}]}),
-            json!({"lora": [{"name": "two", "scale": 0.25}, {"id": 0, "scale": 0.5}]}),
+            json!({"lora": [{"name": "two", "scale": 0.25}, {"id": 0.0, "scale": 0.5}]}),
         ],
     ]
 }
@@ -150,7 +150,7 @@ async fn the_scales_that_apply_to_all_can_be_set() {
     let (other, _) = ask(&server, &prompt, &json!({"lora": [{"id": 1, "scale": 2}]})).await;
     assert_ne!(plain, other);
 
-    let changed = json!([{"id": 1, "scale": 2}]);
+    let changed = json!([{"id": 1.0, "scale": 2}]);
     assert_eq!(server.done("", "POST", "/lora-adapters", changed).await, json!({"success": true}));
     let list = server.done("", "GET", "/lora-adapters", Value::Null).await;
     assert_eq!(scales(&list), [(0, 0.0), (1, 2.0)]);

@@ -216,7 +216,7 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
     check("/api/generate", ask(json!({"kvik": {"memory": true}})), "kvik.memory").await;
     check("/api/embed", json!({"input": [""]}), "input").await;
     check("/api/embed", json!({"input": ["a", ""]}), "input[1]").await;
-    check("/api/embed", json!({"input": "a", "dimensions": 5}), "dimensions").await;
+    check("/api/embed", json!({"input": "a", "dimensions": "all"}), "dimensions").await;
     assert!(server.engine.asked.lock().unwrap().is_empty(), "nothing is computed for it");
 }
 

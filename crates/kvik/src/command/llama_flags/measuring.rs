@@ -1,5 +1,5 @@
 //! The meaning of the flags of llama-bench and llama-perplexity for the commands that measure the same. Their other flags
-//! (`-m`, `-p`, `-n`, `-d`, `-r`, `-t`, `-f`, `-c`) are kvik's own.
+//! (`-m`, `-p`, `-n`, `-d`, `-r`, `-f`, `-c`, and `-t` of llama-bench) are kvik's own.
 //!
 //! An unlisted flag is an error, so that nothing else is measured than was meant.
 
@@ -8,7 +8,7 @@ use super::table::{
     Meaning::{ByValue, File, Flag, Ignored, Refused, Repository},
     OFFLINE, ONE_GPU, PLACES, Row, TOKEN,
     Takes::{Nothing, Value, Word},
-    WEIGHTS, device, format, layers, of, row, same,
+    WEIGHTS, device, format, layers, of, row, same, unless_positive,
 };
 
 const WARM_UP: &str = "each test begins with a repetition that is not counted";
@@ -66,6 +66,7 @@ pub(super) const PERPLEXITY: &[Row] = &[
     row(&["-hff", "--hf-file"], File),
     of("q8_0", &["-ctk", "--cache-type-k"], Flag("--kv-k", format)),
     of("q8_0", &["-ctv", "--cache-type-v"], Flag("--kv-v", format)),
+    row(&["-t", "--threads"], Flag("--threads", unless_positive)),
     row(&["-ngl", "--gpu-layers", "--n-gpu-layers", "-dev", "--device"], Ignored(Value, ON_PROCESSOR)),
     row(&["-sm", "--split-mode", "-mg", "--main-gpu", "-ts", "--tensor-split"], Ignored(Value, ON_PROCESSOR)),
     row(&["-b", "--batch-size", "-ub", "--ubatch-size"], Ignored(Value, BATCHES)),

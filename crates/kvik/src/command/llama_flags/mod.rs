@@ -362,6 +362,7 @@ mod tests {
             ],
             &["kvik", "perplexity", "-f", "a.txt", "-c", "64", "--kv-k", "q8"],
         );
+        check(&["kvik", "perplexity", "-t", "0", "-f", "a.txt"], &["kvik", "perplexity", "-f", "a.txt"]);
         for (words, says) in [
             (&["-pg", "512,128"][..], "`-pg`: prefill (-p) and decode (-n)"),
             (&["-o", "csv"], "`-o csv`: a report is a table (md), json or jsonl"),
@@ -408,6 +409,8 @@ mod tests {
             ["-c", "0"],
             ["-np", "-1"],
             ["-t", "-1"],
+            ["-t", "0"],
+            ["--threads", "-04"],
             ["-ngl", "auto"],
             ["-ngl", "-1"],
             ["-cram", "-1"],

@@ -121,7 +121,7 @@ pub(super) const FLAGS: &[Row] = &[
     of("512", &["-c", "--ctx-size"], Flag("--context", unless_zero)),
     row(&["-n", "--predict", "--n-predict"], Flag("--n-predict", same)),
     row(&["-np", "--parallel"], Flag("--parallel", unless_negative)),
-    row(&["-t", "--threads"], Flag("--threads", unless_negative)),
+    row(&["-t", "--threads"], Flag("--threads", unless_positive)),
     row(&["-ngl", "--gpu-layers", "--n-gpu-layers"], Flag("--gpu-layers", layers)),
     of("cpu", &["-dev", "--device"], Flag("--device", device)),
     of("q8_0", &["-ctk", "--cache-type-k"], Flag("--kv-k", format)),
@@ -409,6 +409,11 @@ pub(super) fn same(value: &str) -> Option<String> {
 /// A size; 0 selects the model's own.
 fn unless_zero(value: &str) -> Option<String> {
     same(value).filter(|value| value != "0")
+}
+
+/// A number of threads; 0 and less leave the choice to kvik.
+pub(super) fn unless_positive(value: &str) -> Option<String> {
+    same(value).filter(|value| !matches!(value.parse::<i64>(), Ok(..=0)))
 }
 
 /// A number; -1 leaves the choice to kvik.

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use kvik_model::load::SamplingDefaults;
-use kvik_serving::settings::sampling::{REPETITIONS, SHARES};
+use kvik_serving::settings::sampling::{REPETITIONS, SHARES, TEMPERATURES};
 
 use super::TalkArgs;
 
@@ -21,7 +21,7 @@ impl TalkArgs {
         let sampling = &mut self.sampling;
         match name {
             "temperature" | "temp" => {
-                let is_valid = |t: &f64| t.is_finite() && *t >= 0.0;
+                let is_valid = |t: &f64| TEMPERATURES.contains(t);
                 sampling.temp = parsed(name, value, "a number of at least 0", is_valid)?;
             }
             "top_k" => sampling.top_k = parsed(name, value, "a number of at least 0", |k| *k >= 0)?,
@@ -143,6 +143,7 @@ mod tests {
             ("temperature", "hot", "at least 0"),
             ("temperature", "-1", "at least 0"),
             ("temperature", "NaN", "at least 0"),
+            ("temperature", "1e39", "at least 0"),
             ("top_k", "-1", "at least 0"),
             ("top_p", "1.5", "0 to 1"),
             ("repeat_penalty", "0", "0.01 to 100"),

@@ -188,6 +188,22 @@ fn biases_in_every_form() {
     check(json!({}), &[]);
 }
 
+/// A number that is no token id was read as a text, and its digits were biased.
+#[test]
+fn a_key_that_is_a_whole_number_is_a_token_id() {
+    let read = |key: &str| read(json!({"logit_bias": {key: 2}})).map(|options| options.sampling.logit_bias);
+    for (key, token) in [("7", 7), ("007", 7), ("15043.0", 15_043), ("4294967295", u32::MAX)] {
+        assert_eq!(read(key), Ok(vec![(token, 2.0)]), "{key}");
+    }
+    for key in ["-1", "-1.0", "4294967296", "99999999999999999999"] {
+        assert!(read(key).is_err(), "{key} is no token id");
+    }
+    for key in [" 7", "3.14", "7.", ".5", "inf", "nan", "1e999", "2026-01-01", "A7"] {
+        let texts = Ok(key.bytes().map(|byte| (Token::from(byte), 2.0)).collect());
+        assert_eq!(read(key), texts, "{key} is a text");
+    }
+}
+
 #[test]
 fn biased_texts_are_limited_before_they_are_tokenized() {
     let encode = |text: &str| {

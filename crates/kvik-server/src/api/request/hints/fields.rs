@@ -91,8 +91,8 @@ fn directives(field: &Place<'_>) -> Option<Hints> {
     let mut hints = Hints::default();
     for directive in field.value.as_array()? {
         let directive = Place::new("", directive);
-        let priority =
-            directive.get("priority")?.value.as_i64().filter(|priority| (0..=100).contains(priority))?;
+        let priority = directive.get("priority")?.whole().ok();
+        let priority = priority.filter(|priority| (0..=100).contains(priority))?;
         let lasts = directive.get("duration").map_or(Some(DAY), |duration| time(duration.value))?;
         if priority > 0 {
             hints = hints.and(Hints::raised((priority + 1) / 2, lasts));
@@ -115,9 +115,9 @@ fn nvext(field: &Place<'_>, note: &mut dyn FnMut(String)) -> Option<Hints> {
     let Some(agent) = field.get("agent_hints") else { return Some(hints) };
     agent.auxiliary(&["priority", "speculative_prefill"]).ok()?.for_each(note);
     if let Some(priority) = agent.get("priority") {
-        hints = hints.and(match priority.value.as_i64()? {
+        hints = hints.and(match priority.whole().ok()? {
             0 => Hints::default(),
-            1.. => Hints::raised(priority.value.as_i64()?, USUAL),
+            raised @ 1.. => Hints::raised(raised, USUAL),
             _ => Hints::low(),
         });
     }
