@@ -61,5 +61,7 @@ function rowOf(model, isChosen, choose) {
 function stateText(model) {
   if (hasFailed(model)) return reasonOf(model.failed);
   const { status, bytes: most, bytes_used: used } = model;
-  return used === null ? `takes up to ${bytes(most)} when it is asked` : `${status}, ${bytes(used)} in memory`;
+  if (used !== null) return `${status}, ${bytes(used)} in memory`;
+  // A tenant is not told what a model in memory takes.
+  return status === "loaded" ? status : `takes up to ${bytes(most)} when it is asked`;
 }

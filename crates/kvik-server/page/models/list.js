@@ -29,6 +29,8 @@ function inMemory({ bytes: most, models }) {
   if (models.length === 0) return "There are no models yet.";
   const used = models.reduce((sum, { bytes_used: own }) => sum + (own ?? 0), 0);
   const loaded = plural(models.filter(({ status }) => status === "loaded").length, "model");
+  // A tenant is not told what others have stored.
+  if (models.some(({ loads }) => loads === null)) return `${loaded} in memory.`;
   // What they may take with all their keys and values is what the server makes room by.
   const reserved = models.filter(({ held }) => held).reduce((sum, { bytes: own }) => sum + own, 0);
   const room = `may take ${bytes(reserved)}`;
@@ -48,9 +50,8 @@ function table(shelf, actions) {
 }
 
 function row(model, shelf, actions) {
-  const { name, aliases, source, held, loads } = model;
+  const { name, aliases, source, held } = model;
   const also = aliases.length > 0 && h("span", { class: "quiet-text" }, ` also ${aliases.join(", ")}`);
-  const loaded = loads === 0 ? "never" : `${plural(loads, "time")}, in ${duration(model.load_ms)}`;
   const cell = (at, content) => h("td", { role: "cell", "data-label": HEAD[at] }, content);
   return h(
     "tr",
@@ -60,9 +61,14 @@ function row(model, shelf, actions) {
     cell(2, held ? bytes(held.weights) : "–"),
     cell(3, held ? `${bytes(held.kv_used)} of ${bytes(held.kv)}` : "–"),
     cell(4, held && held.disk !== null ? bytes(held.disk) : "–"),
-    cell(5, loaded),
+    cell(5, loadsText(model)),
     h("td", { role: "cell", class: "does" }, buttons(model, shelf, actions)),
   );
+}
+
+function loadsText({ loads, load_ms: took }) {
+  if (loads === null) return "–";
+  return loads === 0 ? "never" : `${plural(loads, "time")}, in ${duration(took)}`;
 }
 
 /** Why a model could not be loaded, in a row of its own: it is a sentence, and as wide as the table. */

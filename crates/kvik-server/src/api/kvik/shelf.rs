@@ -48,18 +48,19 @@ struct ShownModel {
     status: &'static str,
     /// Bytes that it may take in memory, with all the keys and values that it may have.
     bytes: u64,
-    /// Bytes that it takes now: its weights, and the keys and values that are there; null unless it is loaded.
+    /// Bytes that it takes now: its weights, and the keys and values that are there; null unless it is loaded, and for a
+    /// tenant.
     bytes_used: Option<u64>,
-    /// What of it is in memory and on disk; null unless it is loaded.
+    /// What of it is in memory and on disk; null unless it is loaded, and for a tenant.
     held: Option<Held>,
     /// Requests that have it, and that wait for it; null for a tenant.
     in_use: Option<usize>,
     waiting: Option<usize>,
-    /// Times it was loaded.
-    loads: u64,
+    /// Times it was loaded; null for a tenant.
+    loads: Option<u64>,
     /// What loading took last.
     load_ms: u64,
-    /// How much longer it stays if nobody asks for it; null for ever.
+    /// How much longer it stays if nobody asks for it; null for ever, and for a tenant.
     expires_in_s: Option<u64>,
     /// Why it could not be loaded last.
     failed: Option<String>,
@@ -152,9 +153,10 @@ fn shown(shelf: &Shelf, caller: &Caller) -> Json<ShownShelf> {
 }
 
 impl ShownModel {
+    /// Describes a model to a caller. What tells of the requests of others is for the admin.
     fn of(listed: Listed, caller: &Caller) -> ShownModel {
         let all = caller.admin;
-        let held = listed.app.as_deref().map(Held::of);
+        let app = listed.app.as_deref().filter(|_| all);
         ShownModel {
             source: listed.source.for_caller(all, &listed.name).to_owned(),
             failed: listed.why_failed(caller),
@@ -163,13 +165,13 @@ impl ShownModel {
             is_pulled: listed.is_pulled,
             status: listed.status,
             bytes: listed.bytes,
-            bytes_used: listed.app.as_deref().map(App::bytes_used),
-            held,
+            bytes_used: app.map(App::bytes_used),
+            held: app.map(Held::of),
             in_use: all.then_some(listed.in_use),
             waiting: all.then_some(listed.waiting),
-            loads: listed.loads,
+            loads: all.then_some(listed.loads),
             load_ms: u64::try_from(listed.load_time.as_millis()).unwrap_or(u64::MAX),
-            expires_in_s: listed.expires_in.map(|left| left.as_secs()),
+            expires_in_s: listed.expires_in.filter(|_| all).map(|left| left.as_secs()),
         }
     }
 }

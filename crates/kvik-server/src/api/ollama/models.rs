@@ -47,7 +47,7 @@ struct Model {
     name: String,
     model: String,
     modified_at: String,
-    /// Bytes of its file; of a model that runs, of the memory that it takes now.
+    /// Bytes of its file; of a model that runs, of the memory that it takes now; for a tenant of its weights.
     size: u64,
     digest: String,
     details: Details,
@@ -107,7 +107,7 @@ pub(super) async fn tags(
     Json(Listed { models: shelf.list(&caller).iter().map(|model| on_shelf(model, None)).collect() })
 }
 
-/// `GET /api/ps`
+/// `GET /api/ps`. How much is stored, and until when a model stays, tells of the requests of others: it is for the admin.
 pub(super) async fn running(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
@@ -116,16 +116,22 @@ pub(super) async fn running(
     if let Some(app) = shelf.only() {
         let running = running(FOREVER.to_owned(), app.serving.model.context);
         let model = listed(&app.serving.model, Some(running));
-        return Json(Listed { models: vec![Model { size: app.bytes_used(), ..model }] });
+        return Json(Listed { models: vec![Model { size: told_bytes(&app, &caller), ..model }] });
     }
     let of = |model: &shelf::Listed| {
         let card = model.card.as_ref().filter(|_| matches!(model.status, "loaded" | "unloading"))?;
         let expires = |left: Duration| rfc3339(unix_seconds().saturating_add(left.as_secs()), 0);
-        let expires_at = model.expires_in.map_or_else(|| FOREVER.to_owned(), expires);
-        let size = model.app.as_deref().map_or(model.file.bytes, App::bytes_used);
+        let told = model.expires_in.filter(|_| caller.admin);
+        let expires_at = told.map_or_else(|| FOREVER.to_owned(), expires);
+        let size = model.app.as_deref().map_or(model.file.bytes, |app| told_bytes(app, &caller));
         Some(Model { size, ..on_shelf(model, Some(running(expires_at, card.context))) })
     };
     Json(Listed { models: shelf.list(&caller).iter().filter_map(of).collect() })
+}
+
+/// The bytes that a running model takes, as far as a caller is told.
+fn told_bytes(app: &App, caller: &Caller) -> u64 {
+    if caller.admin { app.bytes_used() } else { app.serving.model.bytes }
 }
 
 /// Describes a model of the shelf by its file, whether it is loaded or not. Its family is known once it was

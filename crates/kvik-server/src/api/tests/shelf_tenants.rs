@@ -1,4 +1,4 @@
-//! Reloading of tenants while a model is loading.
+//! Tenants of a shelf: what they are told of its models, and their reloading while one is loading.
 
 use std::{
     path::PathBuf,
@@ -13,6 +13,7 @@ use tower::ServiceExt;
 use super::{
     config, json_of,
     kept::tokens,
+    shelf::World,
     tenants::{code, keys, tenants_file},
 };
 use crate::{
@@ -138,4 +139,27 @@ async fn a_model_that_was_loaded_meanwhile_knows_the_tenants_that_were_read() {
     // Keys of tenants that are not theirs alone change nothing, as all mistakes in the file.
     let (status, answer) = pins_after_a_reload(free, &format!("{bound}[tenant.beta]\nKEY:root;\n")).await;
     assert_eq!(status, 200, "{answer}");
+}
+
+/// A server has one cache for all tenants: what is stored, and how long a model stays, tells of their requests.
+#[tokio::test]
+async fn a_tenant_is_told_what_a_model_is_and_not_what_others_do_with_it() {
+    let world = World::keyed(&["a"], keys("[tenant.acme]\nKEY:acme;\n"));
+    let lasting = json!({"model": "a", "keep_alive": "5m"});
+    let (status, answer) = json_of(world.send_as("root", "POST", "/api/generate", &lasting).await).await;
+    assert_eq!(status, 200, "{answer}");
+    let get = async |key: &str, path: &str| {
+        json_of(world.send_as(key, "GET", path, &Value::Null).await).await.1["models"][0].clone()
+    };
+    let (mine, all) = (get("acme", "/v1/shelf").await, get("root", "/v1/shelf").await);
+    for field in ["bytes_used", "held", "in_use", "waiting", "loads", "expires_in_s"] {
+        assert_eq!(mine[field], Value::Null, "{field}");
+        assert_ne!(all[field], Value::Null, "{field}");
+    }
+    let held = |part: &str| all["held"][part].as_u64().unwrap();
+    assert!(held("kv_used") > 0);
+    let (mine, running) = (get("acme", "/api/ps").await, get("root", "/api/ps").await);
+    assert_eq!((&mine["size"], &running["size"]), (&json!(held("weights")), &all["bytes_used"]));
+    let forever = json!("9999-12-31T23:59:59Z");
+    assert!(mine["expires_at"] == forever && running["expires_at"] != forever, "{mine} {running}");
 }

@@ -139,6 +139,19 @@ async fn what_concerns_all_is_for_the_admin() {
     assert_eq!(get(&nobody, "acme", "/metrics").await.0, 403, "without an admin's key nobody sees it");
 }
 
+#[tokio::test]
+async fn what_all_have_stored_is_for_the_admin() {
+    let server = server(PAIR);
+    let (weights, used) = (server.app.serving.model.bytes, server.app.bytes_used());
+    assert!(weights < used);
+    for (key, shown, size) in [("acme", json!(null), weights), ("root", json!(used), used)] {
+        let shelf = get(&server, key, "/v1/shelf").await.1;
+        assert_eq!(shelf["models"][0]["bytes_used"], shown, "{key}");
+        assert_eq!(shelf["models"][0]["held"].is_null(), key == "acme");
+        assert_eq!(get(&server, key, "/api/ps").await.1["models"][0]["size"], size, "{key}");
+    }
+}
+
 /// Returns days, tenants, requests and costs of `/v1/usage`.
 async fn usage(server: &Server, key: &str, parameters: &str) -> Vec<(String, String, u64, String)> {
     let (status, answer) = get(server, key, &format!("/v1/usage{parameters}")).await;
