@@ -117,6 +117,30 @@ def test_a_deleted_conversation_is_nowhere(place):
         check_gone(place, server)
 
 
+@pytest.mark.parametrize("cache", ["off", "another"])
+def test_a_disk_cache_of_earlier_settings_forgets_it_too(place, tmp_path, cache):
+    with place.start() as server:
+        place.learn(server, MARKER)
+        say(server, "secret", MARKER)
+        settle(server)
+    assert place.files_with(MARKER)
+    with place.start("--cache-disk", cache if cache == "off" else str(tmp_path / cache)) as server:
+        delete(server, "/v1/conversations/secret")
+    assert place.files_with(MARKER) == []
+
+
+def test_a_disk_cache_of_earlier_settings_is_waited_for_while_another_server_writes_it(place, tmp_path):
+    with place.start() as server:
+        place.learn(server, MARKER)
+        say(server, "secret", MARKER)
+        settle(server)
+    with place.start("--cache-disk", str(tmp_path / "another")) as server:
+        with place.start(KVIK_STATE_DIR=str(tmp_path / "state of another")):
+            assert server.request("DELETE", "/v1/conversations/secret", None, {}).json["pending"]
+        delete(server, "/v1/conversations/secret")
+    assert place.files_with(MARKER) == []
+
+
 def test_a_draft_model_forgets_it_too(place):
     with place.start("--draft", str(TINY / "kvik-tiny-q8_0.gguf")) as server:
         place.learn(server, MARKER)

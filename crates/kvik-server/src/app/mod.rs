@@ -3,6 +3,7 @@
 
 mod answer_memory;
 pub(crate) mod body;
+mod cache_folders;
 pub(crate) mod chat_text;
 mod config;
 pub(crate) mod conversations;

@@ -9,14 +9,18 @@
 //! appends only its new tokens. The file is named by a hash, and removed as a whole. A deletion reads all of it, in
 //! parts; what does not fit in it any more is computed and not cached.
 
+mod closed_owners;
 mod entries;
+mod first_notes;
+mod longest_prompts;
+mod parts;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::{BLOCK_POSITIONS, Token};
 use kvik_engine::api::Request;
@@ -24,9 +28,16 @@ use kvik_memory::deletions::Owner;
 use kvik_memory::hex;
 use kvik_memory::records::FileTurns;
 
+use self::closed_owners::ClosedOwners;
 use self::entries::{Prompts, append, check_room, common, cut, entry};
+use self::longest_prompts::LongestPrompts;
+use self::parts::Parts;
 
-/// Tokens of the prompts of which a part of a file consists, shared ones counted in each.
+pub(crate) use self::first_notes::FirstNotes;
+pub(crate) use self::parts::NotedPrompts;
+
+/// Maximum tokens of the prompts in memory, shared ones counted in each: of a part of a file, and of those of others beside
+/// it.
 const TOKENS_MAX: usize = 64 << 20;
 /// Most recently used prompts in memory, so that a turn notes only its new tokens.
 const LAST_MAX: usize = 256;
@@ -49,14 +60,6 @@ pub(crate) struct PromptLog {
     closed: Mutex<ClosedOwners>,
 }
 
-/// The files of the owners that were deleted last.
-#[derive(Default)]
-struct ClosedOwners {
-    files: BTreeSet<String>,
-    /// Oldest first.
-    order: VecDeque<String>,
-}
-
 /// The salt of a prompt, and the name of its owner's file.
 type Noted = (Salt, String);
 
@@ -69,49 +72,6 @@ struct Notes {
     entries: Vec<u8>,
     /// Number of their last use.
     used: u64,
-}
-
-/// Prompts computed for one owner under one salt, by any model: all, or a part of them. One that continues another and
-/// is continued by a third is left out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NotedPrompts {
-    pub(crate) salt: Salt,
-    pub(crate) prompts: Vec<Vec<Token>>,
-}
-
-/// Prompts noted for an object that does not exist before its first answer is written. Dropped before that, they are
-/// forgotten: nobody could delete an object that never was, and its notes would keep blocks of others alive.
-pub(crate) struct FirstNotes {
-    log: Arc<PromptLog>,
-    owner: Option<Owner>,
-}
-
-impl FirstNotes {
-    pub(crate) fn new(log: Arc<PromptLog>, owner: Owner) -> FirstNotes {
-        FirstNotes { log, owner: Some(owner) }
-    }
-
-    /// The object exists from now on.
-    pub(crate) fn keep(mut self) {
-        self.owner = None;
-    }
-}
-
-impl Drop for FirstNotes {
-    fn drop(&mut self) {
-        let Some(owner) = self.owner.take() else { return };
-        let log = self.log.clone();
-        let forget = move || {
-            if let Err(error) = log.forget(&owner) {
-                tracing::warn!("a prompt stays noted for an answer that was never written: {error}");
-            }
-        };
-        // A client that leaves drops its turn on a thread that must not wait for files.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(forget)),
-            Err(_) => forget(),
-        }
-    }
 }
 
 impl PromptLog {
@@ -134,7 +94,7 @@ impl PromptLog {
     pub(crate) fn note(&self, salt: Salt, owner: &Owner, prompt: &[Token]) -> io::Result<()> {
         let _noting = self.noting.enter().map_err(io::Error::other)?;
         let key = (salt, file_name(owner));
-        if self.closed().files.contains(&key.1) {
+        if self.closed().contains(&key.1) {
             return Err(io::Error::other("what it is for was deleted"));
         }
         let last = self.last(&key).map_or_else(|| self.last_in_file(&key), Ok)?;
@@ -215,28 +175,26 @@ impl PromptLog {
         Ok(all.into_iter().flatten())
     }
 
-    /// Prompts of other owners with the same salt that share a prefix with one of these, truncated to that
-    /// prefix; complete if they continue one of these.
+    /// Prompts of other owners with the same salt that share a prefix with one of these, truncated to that prefix;
+    /// complete if they continue one of these, as far as they fit in memory: blocks behind that are computed again.
     ///
     /// # Errors
     /// If they cannot be read.
     pub(crate) fn others(&self, owner: &Owner, own: &NotedPrompts) -> io::Result<Vec<Vec<Token>>> {
-        let name = file_name(owner);
-        let as_far = |mut prompt: Vec<Token>| {
-            let shared = own.prompts.iter().map(|own| common(own, &prompt)).max().unwrap_or(0);
-            if !own.prompts.iter().any(|own| prompt.starts_with(own)) {
-                prompt.truncate(shared);
-            }
-            (shared >= BLOCK_POSITIONS).then_some(prompt)
-        };
-        // Of equal truncated prompts one suffices.
-        let mut found = BTreeSet::new();
+        let (name, mut found) = (file_name(owner), LongestPrompts::new(TOKENS_MAX));
         for other in self.names(own.salt)?.into_iter().filter(|other| *other != name) {
             for prompt in self.prompts(&(own.salt, other))? {
-                found.extend(as_far(prompt?));
+                let mut prompt = prompt?;
+                let shared = own.prompts.iter().map(|own| common(own, &prompt)).max().unwrap_or(0);
+                if !own.prompts.iter().any(|own| prompt.starts_with(own)) {
+                    prompt.truncate(shared);
+                }
+                if shared >= BLOCK_POSITIONS {
+                    found.add(prompt, shared);
+                }
             }
         }
-        Ok(found.into_iter().collect())
+        Ok(found.into_vec())
     }
 
     /// Rejects all further notes for a deleted owner.
@@ -255,16 +213,13 @@ impl PromptLog {
         let mut noted = self.lock();
         let own: Vec<Noted> = noted.keys().filter(|(_, own)| *own == name).cloned().collect();
         let own: Vec<_> = own.into_iter().filter_map(|key| Some((key.0, noted.remove(&key)?))).collect();
-        let Some(folder) = &self.folder else {
+        if self.folder.is_none() {
             noted.extend(own.into_iter().map(|(salt, notes)| ((salt, heir.clone()), notes)));
             return Ok(());
-        };
+        }
         drop(noted);
-        for of_salt in names_in(folder)?.into_iter().map(|salt| folder.join(salt)) {
-            match fs::rename(of_salt.join(&name), of_salt.join(&heir)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+        for of_salt in self.folders()? {
+            if_there(fs::rename(of_salt.join(&name), of_salt.join(&heir)))?;
         }
         Ok(())
     }
@@ -278,12 +233,8 @@ impl PromptLog {
         // A prompt that is being noted continues one in the file.
         let _noting = self.noting.enter().map_err(io::Error::other)?;
         self.lock().retain(|(_, own), _| *own != name);
-        let Some(folder) = &self.folder else { return Ok(()) };
-        for salt in names_in(folder)? {
-            match fs::remove_file(folder.join(salt).join(&name)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+        for of_salt in self.folders()? {
+            if_there(fs::remove_file(of_salt.join(&name)))?;
         }
         Ok(())
     }
@@ -293,11 +244,10 @@ impl PromptLog {
     /// # Errors
     /// If some may still be on disk.
     pub(crate) fn keep_only(&self, owners: &[Owner]) -> io::Result<()> {
-        let Some(folder) = &self.folder else { return Ok(()) };
         let kept: BTreeSet<String> = owners.iter().map(file_name).collect();
         let _noting = self.noting.enter().map_err(io::Error::other)?;
-        for of_salt in self.salts()?.into_iter().map(|salt| folder.join(hex::written(salt))) {
-            for name in names_in(&of_salt)?.iter().filter(|name| !kept.contains(*name)) {
+        for of_salt in self.folders()? {
+            for name in files_in(&of_salt)?.iter().filter(|name| !kept.contains(*name)) {
                 fs::remove_file(of_salt.join(name))?;
             }
         }
@@ -312,10 +262,16 @@ impl PromptLog {
         })
     }
 
+    /// The folders of these salts; none where nothing can be written.
+    fn folders(&self) -> io::Result<Vec<PathBuf>> {
+        let Some(folder) = &self.folder else { return Ok(Vec::new()) };
+        Ok(self.salts()?.into_iter().map(|salt| folder.join(hex::written(salt))).collect())
+    }
+
     /// Names of the files under a salt.
     fn names(&self, salt: Salt) -> io::Result<Vec<String>> {
         match &self.folder {
-            Some(folder) => names_in(&folder.join(hex::written(salt))),
+            Some(folder) => files_in(&folder.join(hex::written(salt))),
             None => {
                 Ok(self.lock().keys().filter(|(of, _)| *of == salt).map(|(_, name)| name.clone()).collect())
             }
@@ -334,10 +290,8 @@ impl PromptLog {
                 noted.get(key).map(|notes| notes.entries.clone()).unwrap_or_default(),
             ));
         };
-        match File::open(file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Prompts::in_memory(Vec::new())),
-            file => Prompts::in_file(file?),
-        }
+        let file = if_there(File::open(file))?;
+        file.map_or_else(|| Ok(Prompts::in_memory(Vec::new())), Prompts::in_file)
     }
 
     fn closed(&self) -> MutexGuard<'_, ClosedOwners> {
@@ -351,21 +305,6 @@ impl PromptLog {
     }
 }
 
-impl ClosedOwners {
-    /// Adds a file; beyond `max` of them the oldest is forgotten.
-    fn insert(&mut self, file: String, max: usize) {
-        if !self.files.insert(file.clone()) {
-            return;
-        }
-        self.order.push_back(file);
-        if self.order.len() > max
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.files.remove(&oldest);
-        }
-    }
-}
-
 fn file_name(owner: &Owner) -> String {
     let mut hasher = blake3::Hasher::new_derive_key("kvik 2026-11-27 owner of noted prompts v1");
     hasher.update(&(owner.tenant.len() as u64).to_le_bytes());
@@ -374,51 +313,24 @@ fn file_name(owner: &Owner) -> String {
     hex::written(&hasher.finalize().as_bytes()[..16])
 }
 
+/// Names of the files of owners in the folder of a salt; other programs put files of their own into any folder.
+fn files_in(of_salt: &Path) -> io::Result<Vec<String>> {
+    let mut names = names_in(of_salt)?;
+    names.retain(|name| hex::read::<16>(name).is_some());
+    Ok(names)
+}
+
 /// Names of the entries of a folder that may not exist.
 fn names_in(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
+    let Some(entries) = if_there(fs::read_dir(folder))? else { return Ok(Vec::new()) };
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// The prompts of one owner under one salt, in parts that fit in memory.
-struct Parts {
-    salt: Salt,
-    prompts: Prompts,
-    tokens_max: usize,
-}
-
-impl Iterator for Parts {
-    type Item = io::Result<NotedPrompts>;
-
-    fn next(&mut self) -> Option<io::Result<NotedPrompts>> {
-        let (mut prompts, mut tokens): (Vec<Vec<Token>>, usize) = (Vec::new(), 0);
-        while tokens < self.tokens_max
-            && let Some(prompt) = self.prompts.next()
-        {
-            let prompt = match prompt {
-                Ok(prompt) if prompt.is_empty() => continue,
-                Ok(prompt) => prompt,
-                Err(error) => return Some(Err(error)),
-            };
-            if is_last_between(&prompts, &prompt) {
-                tokens -= prompts.pop().map_or(0, |between| between.len());
-            }
-            tokens += prompt.len();
-            prompts.push(prompt);
-        }
-        (!prompts.is_empty()).then_some(Ok(NotedPrompts { salt: self.salt, prompts }))
-    }
-}
-
-/// True if the last of these prompts continues the one before it and `next` continues the last. It then says nothing:
-/// the one before it stands for everything that was computed behind both, and `next` has the tokens of both.
-fn is_last_between(prompts: &[Vec<Token>], next: &[Token]) -> bool {
-    match prompts {
-        [.., before, last] => last.starts_with(before) && next.starts_with(last),
-        _ => false,
+/// Turns the absence of what is at a path, or of its folder, into `None`.
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        result => result.map(Some),
     }
 }
 
@@ -431,9 +343,9 @@ mod tests {
         *,
     };
 
-    const AT: Salt = [2; 16];
+    pub(super) const AT: Salt = [2; 16];
 
-    fn all(log: &PromptLog, owner: &Owner) -> Vec<Vec<Token>> {
+    pub(super) fn all(log: &PromptLog, owner: &Owner) -> Vec<Vec<Token>> {
         log.of(owner).unwrap().flat_map(|part| part.unwrap().prompts).collect()
     }
 
@@ -484,33 +396,28 @@ mod tests {
         );
     }
 
+    /// macOS leaves such files where a person looks, and on disks of other systems beside each file.
     #[test]
-    fn what_was_noted_for_an_answer_that_is_never_written_is_forgotten() {
+    fn stray_files_and_folders_keep_nothing_from_being_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        for folder in [None, Some(dir.path())] {
-            let log = Arc::new(PromptLog::open(folder));
-            for is_written in [false, true] {
-                let owner = Owner::new("a", "conv_1");
-                let notes = FirstNotes::new(log.clone(), owner.clone());
-                log.note(AT, &owner, &[1; 40]).unwrap();
-                if is_written {
-                    notes.keep();
-                } else {
-                    drop(notes);
-                }
-                assert_eq!(all(&log, &owner).len(), usize::from(is_written));
-            }
+        let log = PromptLog::open(Some(dir.path()));
+        let [one, two, heir] = ["conv_1", "conv_2", "conv_3"].map(|id| Owner::new("a", id));
+        for owner in [&one, &two] {
+            log.note(AT, owner, &[1; 40]).unwrap();
         }
-    }
-
-    #[test]
-    fn of_deleted_owners_the_oldest_are_forgotten() {
-        let mut closed = ClosedOwners::default();
-        for file in ["a", "b", "a", "c"] {
-            closed.insert(file.to_owned(), 2);
+        let (computed, file) = (dir.path().join("computed"), file_of(dir.path(), &one));
+        let of_salt = [".DS_Store", "._x"].map(|name| file.with_file_name(name));
+        for stray in [computed.join(".DS_Store"), computed.join("99".repeat(16))].iter().chain(&of_salt) {
+            fs::write(stray, "stray").unwrap();
         }
-        assert_eq!(closed.files.iter().collect::<Vec<_>>(), ["b", "c"]);
-        assert_eq!(closed.order, ["b", "c"]);
+        fs::create_dir(file.with_file_name("folder")).unwrap();
+        let own = log.of(&one).unwrap().next().unwrap().unwrap();
+        assert_eq!(log.others(&one, &own).unwrap(), [vec![1; 40]]);
+        log.hand_over(&one, &heir).unwrap();
+        log.keep_only(std::slice::from_ref(&heir)).unwrap();
+        assert_eq!([&one, &two, &heir].map(|owner| all(&log, owner).len()), [0, 0, 1]);
+        log.forget(&heir).unwrap();
+        assert!(all(&log, &heir).is_empty());
     }
 
     /// Each stored response is an owner, while conversations go on.
@@ -560,19 +467,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn more_prompts_than_fit_in_memory_are_read_to_the_last_one_in_parts() {
-        let prompts: Vec<Vec<Token>> = (0..40).map(|turn| (0..30).chain([100 + turn; 5]).collect()).collect();
-        let log = PromptLog::open(None);
-        let owner = Owner::new("a", "conv_1");
-        prompts.iter().for_each(|prompt| log.note(AT, &owner, prompt).unwrap());
-        let entries = log.prompts(&(AT, file_name(&owner))).unwrap();
-        let parts = Parts { salt: AT, prompts: entries, tokens_max: 100 };
-        let parts: Vec<Vec<Vec<Token>>> = parts.map(|part| part.unwrap().prompts).collect();
-        assert!(parts.iter().all(|part| part.iter().map(Vec::len).sum::<usize>() <= 100 + 35));
-        assert_eq!(parts.concat(), prompts);
-    }
-
     /// A deletion could not find what is not noted.
     #[test]
     fn what_can_be_noted_no_more_is_not_cached() {
@@ -587,6 +481,20 @@ mod tests {
         log.note_or_keep_nothing(&[owner], &mut request);
         assert!(!request.reuse);
         assert_eq!(file.metadata().unwrap().len(), FILE_BYTES_MAX - HEADER_BYTES);
+    }
+
+    /// A prompt took as much memory as its file was long, and that may be all holes.
+    #[test]
+    fn a_prompt_that_is_longer_than_any_file_is_not_read() {
+        use std::io::Write;
+        let dir = tempfile::tempdir().unwrap();
+        let (log, owner) = (PromptLog::open(Some(dir.path())), Owner::new("a", "conv_1"));
+        log.note(AT, &owner, &[1; 40]).unwrap();
+        let mut file = File::options().append(true).open(file_of(dir.path(), &owner)).unwrap();
+        let tokens = (FILE_BYTES_MAX / 4) as u32;
+        file.write_all(&[0_u32.to_le_bytes(), tokens.to_le_bytes()].concat()).unwrap();
+        file.set_len(2 * FILE_BYTES_MAX).unwrap();
+        assert_eq!(all(&log, &owner), [vec![1; 40]]);
     }
 
     proptest! {

@@ -1,7 +1,6 @@
 //! State shared by all models of a server: access, metrics, accounts, and records.
 
 use std::{
-    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
@@ -17,8 +16,8 @@ use kvik_memory::{
 };
 
 use super::{
-    config::AppConfig, conversations, keys::Keys, metrics::Metrics, prompt_log::PromptLog,
-    responses::Responses, running_answers::RunningAnswers, seal::Seal, tally::Tally,
+    cache_folders::CacheFolders, config::AppConfig, conversations, keys::Keys, metrics::Metrics,
+    prompt_log::PromptLog, responses::Responses, running_answers::RunningAnswers, seal::Seal, tally::Tally,
 };
 use crate::{
     accounts::{
@@ -52,9 +51,9 @@ pub struct Server {
     /// The files that hold messages and summaries.
     pub(super) records: Vec<Records>,
     /// The lists of the prompts that nodes of its fleet use.
-    pub(super) hot_lists: Option<HotLists>,
-    /// Directory of the disk cache.
-    pub(super) cache_disk: Option<PathBuf>,
+    pub(crate) hot_lists: Option<HotLists>,
+    /// The directories of disk caches, also of earlier ones.
+    pub(super) cache_folders: CacheFolders,
     /// Held during deletion.
     pub(super) deleting: Mutex<()>,
     /// The engines' admission slots, where several tenants share them.
@@ -97,7 +96,7 @@ impl Server {
             prompt_log,
             records: records.collect(),
             hot_lists: config.shared_records.clone().map(HotLists::new),
-            cache_disk: config.cache_disk.clone(),
+            cache_folders: CacheFolders::open(config.conversations.as_ref()),
             deleting: Mutex::default(),
             admission: shared.then(|| AdmissionSlots::new(config.admission_slots)),
             bodies: BodyMemory::new(config.body_limit.0, shared),
@@ -110,7 +109,10 @@ impl Server {
             leaving: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         });
-        if let Err(error) = server.forget_never_written() {
+        config.cache_disk.iter().for_each(|folder| server.cache_folders.note(folder));
+        // Conversations of records that are put back could not be deleted without what is noted for them.
+        let may_be_replaced = config.conversations.as_ref().is_some_and(Records::may_be_replaced);
+        if !may_be_replaced && let Err(error) = server.forget_never_written() {
             tracing::warn!("prompts stay noted for answers that were never written: {error}");
         }
         server

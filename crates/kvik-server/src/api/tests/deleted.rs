@@ -7,7 +7,10 @@ use std::{
 };
 
 use kvik_engine::api::FinishReason;
-use kvik_memory::{deletions::Owner, records::Records};
+use kvik_memory::{
+    deletions::Owner,
+    records::{FILE_NAME, Records},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -230,6 +233,30 @@ async fn prompts_noted_by_a_killed_process_for_answers_that_it_never_wrote_are_f
     for written in [&talk["kvik"]["conversation"]["id"], &response["id"]] {
         assert_eq!(noted(written.as_str().unwrap()), 1, "{written}");
     }
+}
+
+/// They are the only way to find what was computed for a conversation.
+#[tokio::test]
+async fn prompts_stay_noted_for_conversations_of_records_that_may_be_put_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let conversations = Some(Records::open(dir.path(), Duration::ZERO).unwrap());
+        answering(AppConfig { conversations, state_dir: Some(dir.path().to_owned()), ..config() })
+    };
+    let (_, talk) = open().post("/v1/chat/completions", said("talk", None)).await;
+    let owner = Owner::new(DEFAULT_NAME, talk["kvik"]["conversation"]["id"].as_str().unwrap());
+    let noted = |server: &Server| server.app.server.prompt_log.of(&owner).unwrap().count();
+    let (file, before) = (dir.path().join(FILE_NAME), dir.path().join("before"));
+    std::fs::rename(&file, &before).unwrap();
+    assert_eq!(noted(&open()), 1, "new records");
+    std::fs::write(&file, "this is a letter to my aunt".repeat(1000)).unwrap();
+    assert_eq!(noted(&open()), 1, "new records beside broken ones");
+    assert_eq!(noted(&open()), 1, "and later");
+    std::fs::rename(&before, &file).unwrap();
+    let server = open();
+    let path = format!("/v1/conversations/{}", owner.id);
+    let (_, deleted) = json_of(server.send("DELETE", &path, "").await).await;
+    assert_eq!((&deleted["deleted"], noted(&server)), (&json!(true), 0), "{deleted}");
 }
 
 #[tokio::test]

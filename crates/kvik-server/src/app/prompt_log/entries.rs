@@ -80,8 +80,9 @@ pub(super) struct Prompts {
 }
 
 impl Prompts {
+    /// Of a longer file than is ever written, this is its beginning: whoever wrote it may claim any length of a prompt.
     pub(super) fn in_file(file: File) -> io::Result<Prompts> {
-        let bytes_left = file.metadata()?.len();
+        let bytes_left = file.metadata()?.len().min(FILE_BYTES_MAX);
         Ok(Prompts::new(BufReader::new(file), bytes_left))
     }
 

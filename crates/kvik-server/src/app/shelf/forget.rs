@@ -160,13 +160,12 @@ impl Shelf {
         let stats = apps.iter().map(|app| app.serving.engine.stats());
         let written =
             stats.filter(|stats| stats.disk.is_some_and(|disk| disk.role == DiskRole::Writer)).count();
-        for folder in self.cache_folders() {
-            // Caches that this process writes were handled above.
-            if erase_at_rest(&folder, noted.salt, &prompts)?.in_use > written {
-                return Err(Undeleted::ElsewhereOpen);
-            }
+        let mut in_use = 0;
+        for folder in self.cache_folders()? {
+            in_use += erase_at_rest(&folder, noted.salt, &prompts)?.in_use;
         }
-        Ok(())
+        // Caches that this process writes were handled above.
+        if in_use > written { Err(Undeleted::ElsewhereOpen) } else { Ok(()) }
     }
 
     /// Completes deletions: rewrites the files, whose free slots hold the last copies, then removes the notes of
@@ -204,11 +203,15 @@ impl Shelf {
         (!places.iter().any(moves)).then(|| places.iter().map(|place| place.loads).collect())
     }
 
-    /// Directories of disk caches, of all models.
-    fn cache_folders(&self) -> BTreeSet<PathBuf> {
+    /// Directories of disk caches, of all models and of earlier settings, each once. What is no directory any more holds
+    /// no blocks.
+    fn cache_folders(&self) -> Result<BTreeSet<PathBuf>> {
+        let mut folders = self.server.cache_folders.all()?;
         let places = self.places();
-        let of_models = places.iter().filter_map(|place| place.entry.loader.as_ref()?.cache_disk());
-        self.server.cache_disk.iter().cloned().chain(of_models).collect()
+        folders.extend(places.iter().filter_map(|place| place.entry.loader.as_ref()?.cache_disk()));
+        drop(places);
+        folders.retain(|folder| !folder.is_file());
+        Ok(folders.into_iter().map(|folder| folder.canonicalize().unwrap_or(folder)).collect())
     }
 }
 

@@ -39,8 +39,11 @@ impl Shelf {
         let entry = self.begin_load(index);
         tracing::info!("loading the model {}", entry.name);
         let (loader, server, began) = (entry.loader.clone(), self.server.clone(), self.now());
-        let load =
-            move || loader.context("nothing loads it")?.load().inspect(|open| open.tell_tenants(&server));
+        let load = move || {
+            let loader = loader.context("nothing loads it")?;
+            loader.cache_disk().iter().for_each(|folder| server.cache_folders.note(folder));
+            loader.load().inspect(|open| open.tell_tenants(&server))
+        };
         let loaded = blocking(load).await;
         self.put(index, &entry, loaded, self.now() - began);
         // If the tenants changed during loading, only the models already in place were told.

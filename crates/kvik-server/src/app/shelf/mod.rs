@@ -34,7 +34,7 @@ use tokio::sync::Notify;
 
 use super::{keys::Caller, life::is_stuck, server::Server, state::App};
 use crate::{accounts::tenants::Tenants, http::error::ApiError};
-use kvik_serving::{HostText, ModelCard, fleet::HotLists, handle::Handle, means};
+use kvik_serving::{HostText, ModelCard, handle::Handle, means};
 
 pub use catalogue::{Catalogue, Described, Entry, Listed, LoadModel, ModelFile};
 pub(crate) use lease::Lease;
@@ -295,7 +295,7 @@ impl Shelf {
     /// last deletion. Blocking.
     pub(crate) fn tell_nodes(&self) {
         self.handles().iter().for_each(Handle::tell);
-        self.server.hot_lists.iter().for_each(HotLists::sweep);
+        self.server.hot_lists.iter().for_each(|lists| lists.sweep(Instant::now()));
     }
 
     /// Gives running requests up to `grace` to finish, and ends all engines.
