@@ -106,6 +106,8 @@ fn create_with(path: &Path, link: impl FnOnce(&Path, &Path) -> io::Result<()>) -
         create_private_folder(folder)?;
     }
     let draft = path.with_extension(format!("new-{}", std::process::id()));
+    // A process with the same id, as the first one of each container has, may have been killed here.
+    let _ = fs::remove_file(&draft);
     let placed = |()| match link(&draft, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => rename_if_missing(&draft, path),
         linked => linked,
@@ -165,6 +167,16 @@ mod tests {
         write_private(&path, &[7; 32]).unwrap();
         create(&path).unwrap();
         assert_eq!(Secret::open(&path).unwrap().0, [7; 32], "the second server takes the first one's");
+    }
+
+    /// The first process of a container has the same id each time.
+    #[test]
+    fn the_draft_of_a_killed_process_with_the_same_id_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        fs::write(path.with_extension(format!("new-{}", std::process::id())), [7; 5]).unwrap();
+        assert_ne!(Secret::open(&path).unwrap().0[..5], [7; 5]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no draft is left");
     }
 
     #[test]
