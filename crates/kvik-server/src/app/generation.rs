@@ -97,27 +97,20 @@ pub(super) struct Sink {
     pub(super) permit: Option<Arc<AdmissionPermit>>,
     /// Held until the prompt has ended; absent for an answer that is a vector.
     pub(super) memory: Option<Arc<AnswerMemory>>,
-    /// Whether a client waits for text: its time to the first token is measured.
-    pub(super) is_waited_for: bool,
+    /// Whether a client waits for the first token, whose time is measured.
+    pub(super) awaits_first: bool,
     /// Dropped when a prompt has ended; once the last one is, the answer is computed.
     pub(super) computing: Option<Arc<watch::Sender<()>>>,
 }
 
 impl EventSink for Sink {
     fn send(&mut self, event: Event) -> bool {
-        match &event {
-            Event::Done(report) => {
-                self.account.charge(report);
-                self.account.answered(report, self.is_waited_for);
-            }
-            Event::Failed(_) => self.account.count(Counts::FAILED),
-            _ => {}
-        }
+        let fits = self.memory.as_ref().is_none_or(|memory| memory.add(&event));
+        self.count(&event, fits);
         let has_ended = matches!(event, Event::Done(_) | Event::Failed(_));
         if has_ended {
             self.permit = None;
         }
-        let fits = self.memory.as_ref().is_none_or(|memory| memory.add(&event));
         let is_sent = fits && self.events.send((self.prompt, event)).is_ok();
         if has_ended {
             (self.computing, self.memory) = (None, None);
@@ -131,6 +124,26 @@ impl EventSink for Sink {
 
     fn is_closed(&self) -> bool {
         self.events.is_closed()
+    }
+}
+
+impl Sink {
+    /// Counts an event. One that does not fit in memory ends its answer with an error; the engine sends nothing after it.
+    fn count(&mut self, event: &Event, fits: bool) {
+        if let Event::Done(report) = event {
+            self.account.charge(report);
+        }
+        match event {
+            Event::Failed(_) => self.account.count(Counts::FAILED),
+            _ if !fits => self.account.count(Counts::FAILED),
+            Event::Done(report) => self.account.answered(report),
+            // An answer that ends at once has no text.
+            Event::Text { .. } | Event::Finished { .. } if self.awaits_first => {
+                self.awaits_first = false;
+                self.account.first_token();
+            }
+            _ => {}
+        }
     }
 }
 
@@ -151,8 +164,8 @@ impl Generation {
         for (prompt, request) in requests.into_iter().enumerate() {
             let (events, account, permit) = (sender.clone(), account.clone(), permit.clone());
             let (memory, computing) = (Some(memory.clone()), Some(computing.clone()));
-            let is_waited_for = request.max_tokens > 0 && request.background.is_none();
-            let sink = Sink { prompt, events, account, permit, memory, is_waited_for, computing };
+            let awaits_first = request.max_tokens > 0 && request.background.is_none();
+            let sink = Sink { prompt, events, account, permit, memory, awaits_first, computing };
             engine.submit(request, Box::new(sink))?;
         }
         let computed = AnswerComputed(computed);
@@ -445,6 +458,76 @@ impl<A: Answer> Stream for Frames<A> {
                     self.ready.extend(A::WIRE.end());
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use axum::http::HeaderMap;
+    use kvik_cache::TenantId;
+    use kvik_engine::api::RequestError;
+
+    use super::*;
+    use crate::{
+        accounts::ledger::Ledger,
+        app::{keys::Keys, metrics::Metrics, tally::Tally},
+        http::body_memory::{BodyMemory, SMALL_BYTES},
+    };
+
+    const BODY_BYTES: u64 = 1 << 20;
+    const MINE: TenantId = TenantId(1);
+    const OTHER: TenantId = TenantId(2);
+
+    fn account() -> UsageAccount {
+        UsageAccount {
+            tenant: Keys::new([]).caller(&HeaderMap::new()).expect("no key is needed").tenant,
+            model: "tiny".to_owned(),
+            prices: None,
+            metrics: Arc::new(Metrics::new()),
+            tally: Arc::new(Tally::new()),
+            ledger: Arc::new(Ledger::new(None, || SystemTime::UNIX_EPOCH)),
+            clock: Arc::new(|| Duration::ZERO),
+            arrived: Duration::ZERO,
+        }
+    }
+
+    fn text() -> Event {
+        Event::Text { choice: 0, text: "x".to_owned(), tokens: Vec::new() }
+    }
+
+    #[test]
+    fn an_answer_that_memory_cuts_off_has_failed_once() {
+        let done = || Event::Done(Report::default());
+        let failed = || Event::Failed(RequestError::Internal("for the test".to_owned()));
+        // Whether others hold all memory, the last event, and the answers and failures that are counted.
+        for (is_full, last, expect) in [
+            (false, done(), (1, 0)),
+            (false, failed(), (0, 1)),
+            (true, text(), (0, 1)),
+            (true, done(), (0, 1)),
+            (true, failed(), (0, 1)),
+        ] {
+            let told = format!("{is_full}: {last:?}");
+            let bodies = BodyMemory::new(BODY_BYTES, false);
+            let _others = is_full.then(|| bodies.hold(OTHER, 2 * BODY_BYTES + SMALL_BYTES));
+            let memory = AnswerMemory::of(&bodies, MINE, &[Request::new(vec![1], 8)]).unwrap();
+            while is_full && memory.add(&text()) {}
+            let ((events, _unread), account) = (unbounded_channel(), Arc::new(account()));
+            let mut sink = Sink {
+                prompt: 0,
+                events,
+                account: account.clone(),
+                permit: None,
+                memory: Some(memory),
+                awaits_first: true,
+                computing: None,
+            };
+            assert_eq!(sink.send(last), !is_full, "{told}");
+            let counts = account.tally.of(None);
+            assert_eq!((counts.answered, counts.failed), expect, "{told}");
         }
     }
 }

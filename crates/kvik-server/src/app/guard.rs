@@ -19,6 +19,9 @@ pub(crate) const HEALTH: [&str; 2] = ["/health", "/v1/health"];
 /// Readiness routes, with the same exemptions.
 pub(crate) const READY: [&str; 2] = ["/ready", "/v1/ready"];
 
+/// The status of a request whose client left before it was answered, as nginx logs it: no HTTP status says that.
+const CLIENT_LEFT: u16 = 499;
+
 /// Maximum bytes of an error text from axum.
 const WORDED_BYTES: usize = 4 << 10;
 
@@ -105,14 +108,27 @@ fn reason(status: StatusCode) -> &'static str {
 /// the metrics grow.
 pub(crate) async fn count(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
-    let start = Instant::now();
+    let mut counted = Counted { server, route, start: Instant::now(), status: CLIENT_LEFT };
     let response = next.run(request).await;
-    tracing::debug!(
-        route,
-        status = response.status().as_u16(),
-        ms = start.elapsed().as_millis() as u64,
-        "http"
-    );
-    server.metrics.request(route, response.status());
+    counted.status = response.status().as_u16();
     response
+}
+
+/// A request that is counted and logged when it is dropped: once it is answered, or before if its client leaves.
+struct Counted {
+    server: Arc<Server>,
+    route: String,
+    start: Instant,
+    status: u16,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // A panic is the server's fault, and the client is still there.
+        let is_fault = std::thread::panicking();
+        let status = if is_fault { StatusCode::INTERNAL_SERVER_ERROR.as_u16() } else { self.status };
+        let route = std::mem::take(&mut self.route);
+        tracing::debug!(route, status, ms = self.start.elapsed().as_millis() as u64, "http");
+        self.server.metrics.request(route, status);
+    }
 }

@@ -38,12 +38,16 @@ impl UsageAccount {
         self.count(Counts::tokens(report));
     }
 
-    /// Counts a complete answer; `is_waited_for` says that a client waited for its first token.
-    pub(crate) fn answered(&self, report: &Report, is_waited_for: bool) {
+    /// Measures the time to the first token of an answer. What the engine does not see counts too: reading the request,
+    /// tokenizing it, and the step that it came in.
+    pub(crate) fn first_token(&self) {
+        self.metrics.first_token((self.clock)().saturating_sub(self.arrived));
+    }
+
+    /// Counts a complete answer.
+    pub(crate) fn answered(&self, report: &Report) {
         self.count(Counts::ANSWERED);
-        // What the engine does not see counts too: reading the request, tokenizing it, and the step that it came in.
-        let age = (self.clock)().saturating_sub(self.arrived);
-        self.metrics.answered(report, is_waited_for.then(|| age.saturating_sub(report.decode)));
+        self.metrics.answered(report);
     }
 
     /// Adds a prompt's counts to the tenant's tally.

@@ -139,7 +139,7 @@ impl Flow<'_> {
             account,
             permit: Some(self.permit.clone()),
             memory: None,
-            is_waited_for: false,
+            awaits_first: false,
             computing: None,
         };
         match self.engine.submit(request, Box::new(sink)) {

@@ -6,6 +6,7 @@ use std::{fmt, time::Duration};
 
 use kvik_cache::{Lifetime, Token, retain::Retention};
 use kvik_engine::api::{Constraint, LineLimits, Request, Sampling, Wants};
+use kvik_text::measure::json_bytes;
 use serde::{
     Deserialize, Deserializer,
     de::{self, SeqAccess},
@@ -384,7 +385,7 @@ impl Options {
     pub(crate) fn check_copies(&self, prompts: usize) -> Result<()> {
         let bytes = match &self.constraint {
             _ if prompts == 1 => return Ok(()),
-            Some(Constraint::JsonSchema(schema)) => schema.to_string().len(),
+            Some(Constraint::JsonSchema(schema)) => json_bytes(schema),
             Some(Constraint::Regex(text) | Constraint::Lark(text)) => text.len(),
             _ => return Ok(()),
         };

@@ -314,8 +314,38 @@ async fn a_first_token_is_waited_for_from_the_arrival_of_its_request() {
     let server = Server::taking(Duration::from_millis(700));
     assert_eq!(server.post("/v1/chat/completions", hello()).await.0, 200);
     let text = scraped(server.router.clone()).await;
-    // Of the 700 ms, the tokens after the first one took 10.
-    assert!(text.contains("\nkvik_time_to_first_token_seconds_sum 0.69\n"), "{text}");
+    assert!(text.contains("\nkvik_time_to_first_token_seconds_sum 0.7\n"), "{text}");
+}
+
+#[tokio::test]
+async fn an_answer_has_one_first_token_whether_or_not_it_is_completed() {
+    let server = Server::breaking();
+    assert_eq!(server.post("/v1/chat/completions", with(hello(), json!({"n": 2}))).await.0, 500);
+    let text = scraped(server.router.clone()).await;
+    assert!(text.contains("\nkvik_time_to_first_token_seconds_count 1\n"), "{text}");
+}
+
+/// Its answer never begins.
+#[tokio::test]
+async fn a_request_whose_client_leaves_is_counted() {
+    let server = Server::new(|request| Ok(say(request, "Hi!", FinishReason::Eos).drain(..1).collect()));
+    let asked = server.post("/v1/chat/completions", hello());
+    assert!(tokio::time::timeout(Duration::from_millis(100), asked).await.is_err());
+    let text = scraped(server.router.clone()).await;
+    let line = "kvik_http_requests_total{route=\"/v1/chat/completions\",status=\"499\"} 1";
+    assert!(text.contains(line), "{line} is in\n{text}");
+}
+
+#[tokio::test]
+async fn a_request_at_which_the_server_panics_is_counted_as_its_fault() {
+    let server = Server::new(|_| panic!("for the test"));
+    let router = server.router.clone();
+    let asked = tokio::spawn(async move { server.post("/v1/chat/completions", hello()).await });
+    // It ends with the panic, or is answered.
+    let _ = asked.await;
+    let text = scraped(router).await;
+    let line = "kvik_http_requests_total{route=\"/v1/chat/completions\",status=\"500\"} 1";
+    assert!(text.contains(line), "{line} is in\n{text}");
 }
 
 async fn scraped(router: Router) -> String {

@@ -17,7 +17,6 @@ use std::{
     time::Duration,
 };
 
-use axum::http::StatusCode;
 use kvik_engine::api::Report;
 use kvik_engine::stats::EngineStats;
 use prometheus_client::{
@@ -127,8 +126,8 @@ impl Metrics {
     }
 
     /// Counts an HTTP request.
-    pub(crate) fn request(&self, route: String, status: StatusCode) {
-        self.requests.get_or_create(&RequestLabels { route, status: status.as_u16() }).inc();
+    pub(crate) fn request(&self, route: String, status: u16) {
+        self.requests.get_or_create(&RequestLabels { route, status }).inc();
     }
 
     /// Counts the usage of a request of `tenant`, complete or not; `totals` is the same usage as billed.
@@ -144,11 +143,13 @@ impl Metrics {
         self.decode_seconds.inc_by(report.decode.as_secs_f64());
     }
 
-    /// Counts a complete answer, with the time to its first token if a client waited for that.
-    pub(crate) fn answered(&self, report: &Report, first_token: Option<Duration>) {
-        if let Some(time) = first_token {
-            self.first_token.observe(time.as_secs_f64());
-        }
+    /// Measures how long a client waited for the first token of its answer.
+    pub(crate) fn first_token(&self, waited: Duration) {
+        self.first_token.observe(waited.as_secs_f64());
+    }
+
+    /// Counts a complete answer.
+    pub(crate) fn answered(&self, report: &Report) {
         if let Some(retained) = &report.retained {
             self.retain.answered(retained);
         }
