@@ -20,7 +20,7 @@ use axum::http::StatusCode;
 use kvik_cache::TenantId;
 use kvik_memory::conversations::ConversationKey;
 use serde_json::Value;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 
 use super::wire::Frame;
@@ -68,6 +68,8 @@ pub(crate) struct RunningAnswer {
     buffer: Mutex<Buffer>,
     /// Changes with every frame, and at the end.
     changed: watch::Sender<()>,
+    /// A permit for each client that may follow it.
+    followers: Arc<Semaphore>,
     stop: Notify,
 }
 
@@ -107,9 +109,13 @@ impl RunningAnswers {
             has_ended: false,
             was_stopped: false,
         };
-        let (changed, stop) = (watch::channel(()).0, Notify::new());
-        let answer = Arc::new(RunningAnswer { buffer: Mutex::new(buffer), changed, stop });
-        Some(Resumable { answers: self.clone(), key, answer })
+        let answer = RunningAnswer {
+            buffer: Mutex::new(buffer),
+            changed: watch::channel(()).0,
+            followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
+            stop: Notify::new(),
+        };
+        Some(Resumable { answers: self.clone(), key, answer: Arc::new(answer) })
     }
 
     /// The answer of a conversation that runs or ended a moment ago.
@@ -191,16 +197,12 @@ impl RunningAnswer {
     /// # Errors
     /// If it is not buffered any more, or as many clients follow the answer as may.
     pub(crate) fn follow(self: &Arc<Self>, from: usize) -> Result<ReceiverStream<Frame>, ApiError> {
-        // Each of them holds a receiver.
-        let changed = self.changed.subscribe();
-        if self.changed.receiver_count() > FOLLOWERS_MAX {
-            return Err(many_follow());
-        }
+        let permit = self.followers.clone().try_acquire_owned().map_err(|_| many_follow())?;
         if from < self.lock().first {
             return Err(not_buffered(from).at("from"));
         }
         let (sender, frames) = mpsc::channel(1);
-        tokio::spawn(self.clone().send_to(sender, changed, from));
+        tokio::spawn(self.clone().send_to(sender, permit, from));
         Ok(ReceiverStream::new(frames))
     }
 
@@ -226,9 +228,10 @@ impl RunningAnswer {
     async fn send_to(
         self: Arc<Self>,
         sender: mpsc::Sender<Frame>,
-        mut changed: watch::Receiver<()>,
+        _permit: OwnedSemaphorePermit,
         mut next: usize,
     ) {
+        let mut changed = self.changed.subscribe();
         loop {
             changed.mark_unchanged();
             let Some((frame, has_ended)) = self.read(next) else {
@@ -433,6 +436,22 @@ mod tests {
         while answer.follow(0).is_err() {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn clients_that_wait_for_the_end_of_an_answer_do_not_follow_it() {
+        let answers = Arc::<RunningAnswers>::default();
+        let (_engine, answer, _ended) = begun(&answers);
+        let wait = || {
+            let answer = answer.clone();
+            tokio::spawn(async move { answer.ended().await })
+        };
+        let waiting: Vec<_> = (0..FOLLOWERS_MAX).map(|_| wait()).collect();
+        while answer.changed.receiver_count() < FOLLOWERS_MAX {
+            tokio::task::yield_now().await;
+        }
+        assert!(answer.follow(0).is_ok(), "nobody follows it yet");
+        waiting.iter().for_each(|waiting| waiting.abort());
     }
 
     #[tokio::test]

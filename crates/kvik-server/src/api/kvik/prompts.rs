@@ -117,7 +117,7 @@ async fn compute(app: &Arc<App>, caller: &Caller, asked: Asked) -> Result<Prompt
     let (of, work) = (app.clone(), asked.clone());
     let step = blocking(move || work.begin(&of)).await?;
     let (report, usage) = match step {
-        Step::Kept => (Report { cached_tokens: asked.prompt.tokens.len(), ..Report::default() }, None),
+        Step::Kept { cached_tokens } => (Report { cached_tokens, ..Report::default() }, None),
         Step::Compute { .. } => {
             let (report, usage) = app.compute(caller, asked.prompt.request()).await?;
             (report, Some(usage))
@@ -243,8 +243,8 @@ struct Asked {
 
 /// The work that a prompt needs.
 enum Step {
-    /// None: the prompt is computed and pinned.
-    Kept,
+    /// None: the prompt is computed and pinned. What no pin covers may be evicted.
+    Kept { cached_tokens: usize },
     /// Compute the prompt, which was computed `builds` times before.
     Compute { builds: u64 },
 }
@@ -274,7 +274,7 @@ impl Asked {
                 let there = engine(app)?.is_cached(&self.prompt)?;
                 let builds = app.registry.get(&self.key).map_or(0, |record| record.builds);
                 let is_kept = there.pinned && there.ram >= lasting(&self.prompt.tokens);
-                Ok(if is_kept { Step::Kept } else { Step::Compute { builds } })
+                Ok(if is_kept { Step::Kept { cached_tokens: there.ram } } else { Step::Compute { builds } })
             }
             Change::Replaces(old) => {
                 let before = self.before(app, &old);
@@ -291,7 +291,7 @@ impl Asked {
     fn keep(&self, app: &App) -> Result<()> {
         let step = self.begin(app)?;
         let report = match step {
-            Step::Kept => Report::default(),
+            Step::Kept { .. } => Report::default(),
             Step::Compute { .. } => engine(app)?.cache_system_prompt(&self.prompt)?,
         };
         self.write_down(app, &step, &report)
@@ -300,7 +300,7 @@ impl Asked {
     /// Records the prompt and updates the public prompts. A different prompt that had this name is released.
     fn write_down(&self, app: &App, step: &Step, report: &Report) -> Result<()> {
         let builds = match step {
-            Step::Kept => app.registry.get(&self.key).map_or(0, |record| record.builds),
+            Step::Kept { .. } => app.registry.get(&self.key).map_or(0, |record| record.builds),
             Step::Compute { builds } => builds + u64::from(report.computed_tokens > 0),
         };
         let (body, public, sha256) = (self.body.clone(), self.public, self.sha256.clone());

@@ -12,10 +12,7 @@ mod tokens;
 use axum::middleware;
 
 use self::answer::{Sent, Whole};
-use super::{
-    request::conversation::ConversationFields,
-    route::{Answer, Dialect, Errors, answers, at, gives},
-};
+use super::route::{Answer, Dialect, Errors, answers, at, gives};
 use crate::{app::guard, http::error::ErrorBody};
 
 /// Returns the routes of this dialect.
@@ -27,8 +24,8 @@ pub(super) fn dialect() -> Dialect {
         gives::<tokens::Tokenized<'static>>("Turns a text into tokens").takes::<tokens::TextFields>();
     let detokenize =
         gives::<tokens::Detokenized>("Turns tokens into their text").takes::<tokens::TokenFields>();
-    let template =
-        gives::<tokens::WrittenPrompt>("Writes the prompt of a conversation").takes::<ConversationFields>();
+    let template = gives::<tokens::WrittenPrompt>("Writes the prompt of a conversation")
+        .takes::<tokens::TemplateFields>();
     let adapters = gives::<Vec<lora::Adapter>>("Lists the adapters and the scales that apply to all");
     let set_adapters = gives::<lora::Success>("Sets the scales that apply to all").takes::<lora::UsualList>();
     let props = gives::<props::Props>("Shows the model and the defaults")

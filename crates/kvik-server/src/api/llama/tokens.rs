@@ -10,10 +10,14 @@ use kvik_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::request::{
-        conversation::ConversationFields,
-        number::TokenId,
-        parts::{FromBody, Part},
+    api::{
+        chat::previewed,
+        request::{
+            cache::CacheFields,
+            conversation::ConversationFields,
+            number::TokenId,
+            parts::{FromBody, Part},
+        },
     },
     app::{body::JsonBody, chat_text, kept_answer::KeptAnswer, state::App},
     described::JsonSchema,
@@ -151,12 +155,19 @@ fn check_text(tokenizer: &Tokenizer, tokens: &[Token]) -> Result<()> {
     Err(ApiError::field("tokens", message))
 }
 
-/// `POST /apply-template`: a chat request to `{"prompt": text}`, without running it.
+/// The fields of a chat that decide its prompt.
+pub(super) type TemplateFields = (ConversationFields, CacheFields);
+
+/// `POST /apply-template`: a chat request to `{"prompt": text}`, without running it. The messages of a stored conversation
+/// come before those of the request, as in its answer.
 pub(super) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
-    let tenant = body.caller.tenant.id;
+    let tenant = body.caller.tenant.clone();
     app.read(body, move |app, body| {
-        let prompt = chat_text::render(&app.serving, &ConversationFields::from_body(body)?.chat()?)?;
-        answered(app, tenant, &WrittenPrompt { prompt: prompt.text })
+        let (conversation, cache) = TemplateFields::from_body(body)?;
+        let kept = cache.keep()?.conversation;
+        let chat = previewed(app, &tenant.name, conversation.chat()?, kept.as_deref())?;
+        let prompt = chat_text::render(&app.serving, &chat)?;
+        answered(app, tenant.id, &WrittenPrompt { prompt: prompt.text })
     })
     .await
 }

@@ -445,6 +445,23 @@ async fn tokens_are_counted_with_what_the_server_keeps() {
     assert_eq!((status.as_u16(), code(&answer)), (404, "conversation_not_found"));
 }
 
+#[tokio::test]
+async fn a_template_is_applied_to_what_the_server_keeps() {
+    const APPLY: &str = "/apply-template";
+    let server = server();
+    let begun = turn("trip", json!([said("system", "Be brief."), said("user", "I am in Oslo.")]));
+    let id = done(&server, "acme", "POST", CHAT, begun).await["kvik"]["conversation"]["id"].take();
+    let question = turn(id.as_str().unwrap(), json!([said("user", "Where am I?")]));
+    let rendered = done(&server, "acme", "POST", APPLY, question.clone()).await;
+    let (status, answer) = send(&server, "beta", "POST", APPLY, question.clone()).await;
+    assert_eq!((status.as_u16(), code(&answer)), (404, "conversation_not_found"));
+    done(&server, "acme", "POST", CHAT, question.clone()).await;
+    assert_eq!(rendered["prompt"], asked(&server));
+    let mistaken = with(question, json!({"kvik": {"conversations": "trip"}}));
+    let (status, answer) = send(&server, "acme", "POST", APPLY, mistaken).await;
+    assert_eq!(status, 400, "{answer}");
+}
+
 /// A server whose model gives the same answer to everything, and to each request for a summary.
 fn remembering() -> Server {
     let memory = MemoryConfig {

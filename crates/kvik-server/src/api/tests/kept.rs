@@ -325,6 +325,7 @@ async fn a_prompt_stays_kept_when_what_no_pin_covers_is_evicted() {
     assert_eq!((&kept["ram"], &kept["cached"]), (&json!(96), &json!(true)), "{kept}");
     let again = put().await;
     assert_eq!((&again["built"], &again["computed_tokens"]), (&json!(false), &json!(0)), "{again}");
+    assert_eq!((&again["tokens"], &again["cached_tokens"]), (&json!(100), &json!(96)), "{again}");
     assert_eq!(state().await["builds"], 1);
 }
 
