@@ -94,7 +94,7 @@ pub(crate) fn is_no_room(error: &io::Error) -> bool {
 }
 
 #[cfg(unix)]
-pub(crate) use unix::{allocated, free_bytes, is_at, reserve, write_at};
+pub(crate) use unix::{allocated, free_bytes, is_at, is_same_entry, reserve, write_at};
 
 #[cfg(unix)]
 mod unix {
@@ -112,6 +112,16 @@ mod unix {
             (Ok(open), Ok(there)) => identity(open) == identity(there),
             _ => false,
         }
+    }
+
+    /// Returns whether two paths name one file of one folder. A file with two names in two folders is not meant.
+    pub(crate) fn is_same_entry(one: &Path, other: &Path) -> bool {
+        let identity = |path: &Path| {
+            let found = fs::symlink_metadata(path).ok()?;
+            Some((found.dev(), found.ino()))
+        };
+        let entry = |path: &Path| Some((identity(path)?, identity(path.parent()?)?));
+        entry(one).is_some_and(|one| entry(other) == Some(one))
     }
 
     /// Allocated bytes of a file; a sparse one has fewer than its length.
@@ -148,7 +158,7 @@ mod unix {
 }
 
 #[cfg(not(unix))]
-pub(crate) use other::{allocated, free_bytes, is_at, reserve, write_at};
+pub(crate) use other::{allocated, free_bytes, is_at, is_same_entry, reserve, write_at};
 
 #[cfg(not(unix))]
 mod other {
@@ -161,6 +171,10 @@ mod other {
 
     pub(crate) fn is_at(_: &File, path: &Path) -> bool {
         path.exists()
+    }
+
+    pub(crate) fn is_same_entry(one: &Path, other: &Path) -> bool {
+        one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| other == one))
     }
 
     pub(crate) fn allocated(_: &File) -> u64 {

@@ -8,11 +8,11 @@ mod default;
 mod earlier;
 mod files;
 mod pull;
+mod used;
 
 pub use default::DefaultModel;
 
 use std::{
-    collections::HashSet,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -23,6 +23,7 @@ use crate::{
     Hub, Kind, Manifest, ModelName, ModelSource, ShelfError, ShelfFile, ShortName, alike::suggestion, disk,
     manifest::HUB_DIRECTORY, source::HubSpec,
 };
+use used::Used;
 
 /// Maximum number of names that an error lists.
 const NAMES_TOLD: usize = 20;
@@ -293,8 +294,8 @@ impl Shelf {
         if !listing.unreadable.is_empty() {
             return Ok(Removed { is_partial: true, ..removed });
         }
-        let used = used(&listing);
-        for file in gone.files.iter().filter(|file| !used.contains(file.path.as_str())) {
+        let used = Used::of(&self.dir, &listing);
+        for file in gone.files.iter().filter(|file| !used.has(&file.path)) {
             let path = self.dir.join(&file.path);
             if self.is_really_inside(&path) && fs::remove_file(&path).is_ok() {
                 removed.bytes += file.size;
@@ -319,12 +320,6 @@ impl Shelf {
         // Stops at the first directory that is not empty.
         let _ = parents.map(fs::remove_dir).find(Result::is_err);
     }
-}
-
-/// The paths of all files that manifests use.
-fn used(listing: &Listing) -> HashSet<&str> {
-    let files = listing.manifests.iter().flat_map(|manifest| &manifest.files);
-    files.map(|file| file.path.as_str()).collect()
 }
 
 /// Opens the file `.lock` of a directory, which is created if need be.

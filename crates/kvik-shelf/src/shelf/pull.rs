@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Shelf, now_s, open_lock, used};
+use super::{Shelf, now_s, open_lock, used::Used};
 use crate::{
     HubSpec, Kind, Manifest, ModelName, ModelSource, Progress, ShelfError, ShelfFile,
     download::{Wanted, Watch, download},
@@ -176,10 +176,10 @@ impl Shelf {
         if !listing.unreadable.is_empty() {
             return Ok(super::Removed { is_partial: true, ..removed });
         }
-        let used = used(&listing);
+        let used = Used::of(&self.dir, &listing);
         for (path, bytes) in super::earlier::files_in(&hub)? {
             let relative = path.strip_prefix(&self.dir).ok().and_then(|path| path.to_str());
-            let is_used = relative.is_some_and(|path| used.contains(path));
+            let is_used = relative.is_some_and(|path| used.has(path));
             if is_used || path == hub.join(".lock") || std::fs::remove_file(&path).is_err() {
                 continue;
             }

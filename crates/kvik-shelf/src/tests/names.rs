@@ -205,6 +205,25 @@ fn nothing_behind_a_link_is_removed() {
     assert!(precious.join("m.gguf").exists());
 }
 
+/// Where the file system takes upper and lower case for one, two repositories have one folder; a link stands for that.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_another_name_has_in_other_letters_stays() {
+    let (shelf, dir, content) = two_names();
+    let manifest = fs::read_to_string(dir.path().join("models/names/short.json")).unwrap();
+    let other = manifest.replace("\"short\"", "\"other\"").replace("hub/o/r/", "hub/O/r/");
+    assert!(other.contains("hub/O/r/"), "{other}");
+    fs::write(dir.path().join("models/names/other.json"), other).unwrap();
+    let same = dir.path().join("models/hub/O");
+    std::os::unix::fs::symlink("o", &same).unwrap();
+    for name in ["o/r", "short"] {
+        assert_eq!(shelf.remove(name).unwrap(), crate::Removed::default());
+    }
+    assert_eq!(bytes_of(&shelf, &shelf.find("other").unwrap()), content[..]);
+    fs::remove_file(same).unwrap();
+    assert_eq!(shelf.remove_leftovers().unwrap().files.len(), 1, "where letters tell folders apart");
+}
+
 /// A shelf of another user can be read.
 #[cfg(unix)]
 #[test]

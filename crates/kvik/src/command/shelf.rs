@@ -223,8 +223,9 @@ impl Models {
 impl Catalogue for Models {
     fn read(&self) -> anyhow::Result<Vec<Entry>> {
         let models = self.source.read()?;
-        // Flags outside the tables, which pulled models have too, are read again as well.
-        models.iter().try_for_each(|model| model.args.check_model())?;
+        // Those of tables were checked with their flags; pulled models have the flags outside the tables, which are read
+        // again as well.
+        models.iter().filter(|model| model.is_pulled).try_for_each(|model| model.args.check_model())?;
         Ok(self.entries(models))
     }
 
