@@ -6,12 +6,10 @@
 //! that set it. A path from any source may begin with `~/`. A flag of another command, or of a command below one, is the
 //! same setting where its name and the type of its value are the same.
 
-use std::{
-    any::TypeId,
-    ffi::{OsStr, OsString},
-    fs, io,
-    path::{Path, PathBuf},
-};
+mod file;
+mod model_tables;
+
+use std::{any::TypeId, ffi::OsString, path::PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{
@@ -19,10 +17,14 @@ use clap::{
     builder::{PathBufValueParser, TypedValueParser},
     error::{ContextKind, ContextValue},
 };
-use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use toml::{Table, Value};
 
-use kvik_serving::settings::{dirs, home, logging::say};
+use kvik_serving::settings::home;
+
+use file::read_file;
+
+pub(crate) use file::file_of;
+pub(crate) use model_tables::{ModelTable, flags_in_force, models, of_tables};
 
 /// The key of the tables of models.
 const MODELS: &str = "models";
@@ -161,114 +163,6 @@ pub(crate) fn placed(mut error: clap::Error, place: impl Fn(&str) -> Option<Stri
     error
 }
 
-/// A model of the file, `[models.NAME]`, with its flags of `kvik serve`.
-#[derive(Debug)]
-pub(crate) struct ModelTable {
-    pub(crate) name: String,
-    pub(crate) aliases: Vec<String>,
-    /// The tenants that may use it; all with `None`.
-    pub(crate) tenants: Option<Vec<String>>,
-    /// The command line of `kvik serve`, overridden by the table.
-    pub(crate) args: Vec<OsString>,
-    /// The flags that the table sets.
-    pub(crate) flags: Vec<String>,
-}
-
-/// The command that reads the tables of models. Their values come after the flags and override them; a switch has a
-/// value there, because a table may also switch off what a flag or the file switches on, and a list may have none.
-pub(crate) fn of_tables(command: Command) -> Command {
-    let overriding = |sub: Command| sub.args_override_self(true).mut_args(with_value);
-    command.mut_subcommand("serve", overriding).mut_subcommand("doctor", overriding)
-}
-
-/// A switch as a flag that may have a value, and a list as one that may have none.
-fn with_value(arg: Arg) -> Arg {
-    if is_list(&arg) {
-        return arg.num_args(0..=1);
-    }
-    if !matches!(arg.get_action(), ArgAction::SetTrue) {
-        return arg;
-    }
-    let is_set = !arg.get_default_values().is_empty();
-    let arg = arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true");
-    if is_set { arg } else { arg.default_value("false") }
-}
-
-/// The models of the file, ordered by name. `args` is the command line of `kvik serve`.
-pub(crate) fn models(command: &Command, args: &[OsString]) -> anyhow::Result<Vec<ModelTable>> {
-    let (path, table) = read_file(args)?;
-    let Some(models) = table.get(MODELS) else { return Ok(Vec::new()) };
-    let read = || -> anyhow::Result<Vec<ModelTable>> {
-        let models = models.as_table().context("`models` must be tables, as [models.NAME]")?;
-        models.iter().map(|(name, table)| ModelTable::read(name, table, command, args)).collect()
-    };
-    read().with_context(|| format!("in {}", path.display()))
-}
-
-impl ModelTable {
-    fn read(name: &str, table: &Value, command: &Command, args: &[OsString]) -> anyhow::Result<ModelTable> {
-        let place = || format!("[{MODELS}.{name}]");
-        let table = table.as_table().with_context(|| format!("{} must be a table", place()))?;
-        let serve = command.find_subcommand("serve").expect("the command `serve` exists");
-        let (mut args, mut aliases, mut tenants) = (args.to_vec(), Vec::new(), None);
-        let flags = table.keys().map(|key| flag_of(key).to_owned()).collect();
-        for (key, value) in table {
-            match key.as_str() {
-                "aliases" => aliases = words(value),
-                "tenants" => tenants = Some(words(value)),
-                _ => set_flag(&mut args, serve, (key.as_str(), value)).with_context(place)?,
-            }
-        }
-        Ok(ModelTable { name: name.to_owned(), aliases, tenants, args, flags })
-    }
-}
-
-/// The flag that a key of a model's table sets.
-fn flag_of(key: &str) -> &str {
-    if key == "source" { "model" } else { key }
-}
-
-/// Sets a flag of one model behind the words of a command line. A list replaces the one that is there; an empty one is a
-/// flag without a value, which overrides variables and the file as every flag does.
-fn set_flag(args: &mut Vec<OsString>, serve: &Command, (key, value): (&str, &Value)) -> anyhow::Result<()> {
-    let (long, mut own) = (flag_of(key), serve.get_arguments().filter(|arg| is_of_model(arg)));
-    let Some(arg) = own.find(|arg| arg.get_long() == Some(long)) else {
-        bail!(
-            "`{key}` is no setting of a model; there are source, aliases, tenants, and the flags of `kvik serve` that concern a model"
-        )
-    };
-    let is_switch = arg.get_value_parser().type_id() == TypeId::of::<bool>();
-    if is_switch && !value.is_bool() {
-        bail!("`{key}` must be true or false");
-    }
-    check_list(arg, key, value)?;
-    if is_list(arg) {
-        remove_flag(args, long);
-    }
-    match words(value) {
-        words if words.is_empty() => args.push(format!("--{long}").into()),
-        words => args.extend(words.iter().map(|word| format!("--{long}={word}").into())),
-    }
-    Ok(())
-}
-
-/// Removes a flag of one value, wherever the words of a command line have it.
-fn remove_flag(args: &mut Vec<OsString>, long: &str) {
-    let (flag, mut is_value) = (format!("--{long}"), false);
-    args.retain(|word| {
-        let was_value = std::mem::take(&mut is_value);
-        match word.as_encoded_bytes().strip_prefix(flag.as_bytes()) {
-            _ if was_value => false,
-            Some([]) => {
-                is_value = true;
-                false
-            }
-            Some(rest) => !rest.starts_with(b"="),
-            None => true,
-        }
-    });
-}
-
 /// Whether a flag may be repeated.
 fn is_list(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append)
@@ -280,25 +174,6 @@ fn check_list(arg: &Arg, key: &str, value: &Value) -> anyhow::Result<()> {
         bail!("`{key}` takes one value, not a list");
     }
     Ok(())
-}
-
-/// All flags of `kvik serve` that concern a model, with their values in force.
-pub(crate) fn flags_in_force(command: &Command, matches: &ArgMatches) -> Vec<String> {
-    let serve = command.find_subcommand("serve").expect("the command `serve` exists");
-    let Some(matches) = matches.subcommand_matches("serve") else { return Vec::new() };
-    let word = |arg: &Arg| {
-        let id = arg.get_id().as_str();
-        let values = matches.get_raw(id)?.map(|value| value.to_string_lossy());
-        Some(format!("{id}={}", values.collect::<Vec<_>>().join(" ")))
-    };
-    serve.get_arguments().filter(|arg| is_of_model(arg)).filter_map(word).collect()
-}
-
-/// Whether a flag of `kvik serve` concerns a model rather than the server. Events for routers are published of one model,
-/// and never of those of a file.
-fn is_of_model(arg: &Arg) -> bool {
-    let of_server = ["Server", "Tenants", "Machine", "Many nodes"];
-    arg.get_long().is_some() && !arg.get_help_heading().is_some_and(|heading| of_server.contains(&heading))
 }
 
 fn check_keys(table: &Table, settings: &[Arg]) -> anyhow::Result<()> {
@@ -315,89 +190,15 @@ fn check_keys(table: &Table, settings: &[Arg]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The configuration file of a command line: the one that is named, else the user's, which need not exist; `None` if the
-/// user has no home directory.
-pub(crate) fn file_of(args: &[OsString]) -> Option<PathBuf> {
-    named_file(args).or_else(file_of_user)
-}
-
-/// The file named by `--config` or `KVIK_CONFIG`.
-fn named_file(args: &[OsString]) -> Option<PathBuf> {
-    let named = flag_value(args).or_else(|| std::env::var_os("KVIK_CONFIG")).filter(|path| !path.is_empty());
-    named.map(|path| home::path(path.into()))
-}
-
-fn file_of_user() -> Option<PathBuf> {
-    Some(dirs::config()?.join("config.toml"))
-}
-
-/// Reads the file that is named, which must exist, else the user's if it exists.
-fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
-    let named = named_file(args);
-    let must_exist = named.is_some();
-    let Some(path) = named.or_else(file_of_user) else {
-        return Ok((PathBuf::new(), Table::new()));
-    };
-    let text = if must_exist { read(&path).map(Some) } else { read_of_user(&path) }?;
-    let table = text.map_or_else(|| Ok(Table::new()), |text| parse(&path, &text))?;
-    Ok((path, table))
-}
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    read_small_text(path, SETTINGS_BYTES_MAX)
-        .with_context(|| format!("the configuration {} cannot be read", path.display()))
-}
-
-/// The user's file, if there is one. Services often run with an inaccessible home directory, which counts as having no
-/// file. An existing file must be readable, since it may define who has access.
-fn read_of_user(path: &Path) -> anyhow::Result<Option<String>> {
-    match fs::metadata(path) {
-        Ok(_) => read(path).map(Some),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => {
-            say(&format!("note: there is no configuration in {}: {error}", path.display()));
-            Ok(None)
-        }
-    }
-}
-
-fn parse(path: &Path, text: &str) -> anyhow::Result<Table> {
-    text.parse().with_context(|| format!("the configuration {} is not valid TOML", path.display()))
-}
-
-/// The value of `--config` before clap has run; clap checks it again later.
-fn flag_value(args: &[OsString]) -> Option<OsString> {
-    let mut args = args.iter().take_while(|arg| *arg != OsStr::new("--"));
-    while let Some(arg) = args.next() {
-        if arg == "--config" {
-            return args.next().cloned();
-        }
-        if let Some(value) = arg.to_str().and_then(|arg| arg.strip_prefix("--config=")) {
-            return Some(value.into());
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{ffi::OsStr, fs, path::Path};
+
     use clap::{CommandFactory, FromArgMatches, error::ErrorKind};
 
     use super::*;
     use crate::command::{Cli, Task};
     use kvik_serving::settings::disk_place::DiskPlace;
-
-    #[test]
-    fn a_home_that_cannot_be_entered_has_no_configuration() {
-        let dir = tempfile::tempdir().unwrap();
-        let home = dir.path().join("home");
-        assert_eq!(read_of_user(&home.join("kvik/config.toml")).unwrap(), None);
-        fs::write(&home, "a file").unwrap();
-        assert_eq!(read_of_user(&home.join("kvik/config.toml")).unwrap(), None);
-        assert!(read(&home.join("kvik/config.toml")).is_err(), "a file that is named has to be there");
-        assert_eq!(read_of_user(&home).unwrap().as_deref(), Some("a file"));
-        assert!(read_of_user(dir.path()).is_err(), "what is there has to be read");
-    }
 
     /// Parses `kvik ARGS` with `file` as its configuration.
     fn parse_with(file: &str, args: &[&str]) -> anyhow::Result<Cli> {
@@ -467,15 +268,6 @@ mod tests {
         assert_eq!(place("cache-disk = \"off\"", &[]), DiskPlace::Off);
         assert_eq!(place("cache-disk = \"\"", &[]), DiskPlace::Default);
         assert_eq!(place("cache-disk = \"/a\"", &["--cache-disk=/b"]), at("/b"));
-    }
-
-    #[test]
-    fn the_file_is_the_one_that_is_named() {
-        let file = |words: &[&str]| file_of(&words.iter().map(OsString::from).collect::<Vec<_>>());
-        let named = Some(PathBuf::from("/a/kvik.toml"));
-        assert_eq!(file(&["kvik", "--config", "/a/kvik.toml", "doctor"]), named);
-        assert_eq!(file(&["kvik", "doctor", "--config=/a/kvik.toml"]), named);
-        assert_ne!(file(&["kvik", "doctor"]), named);
     }
 
     fn serve(file: &str, args: &[&str]) -> crate::command::serve_args::ServeArgs {
@@ -572,100 +364,6 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_a_model_has_no_settings_of_the_server() {
-        let read = |key: &str| {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("config.toml");
-            fs::write(&path, format!("[models.a]\n{key} = \"1\"\n")).unwrap();
-            let args: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into(), "serve".into()];
-            models(&configure(Cli::command(), &args).unwrap(), &args)
-        };
-        assert_eq!(read("context").unwrap().len(), 1);
-        // The last two were accepted, and nothing was published.
-        for key in ["port", "state-dir", "kv-events", "kv-events-topic"] {
-            let error = format!("{:#}", read(key).unwrap_err());
-            assert!(error.contains(&format!("`{key}` is no setting of a model")), "{error}");
-        }
-    }
-
-    /// The flags of the first model of a file, behind those of `kvik serve`.
-    fn of_table(file: &str, flags: &[&str]) -> anyhow::Result<ArgMatches> {
-        let dir = tempfile::tempdir()?;
-        let path = dir.path().join("config.toml");
-        fs::write(&path, file)?;
-        let mut args: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into(), "serve".into()];
-        args.extend(flags.iter().map(OsString::from));
-        let command = of_tables(configure(Cli::command(), &args)?);
-        let table = models(&command, &args)?.remove(0);
-        let matches = command.try_get_matches_from(&table.args)?;
-        Cli::from_arg_matches(&matches)?;
-        Ok(matches.subcommand_matches("serve").unwrap().clone())
-    }
-
-    /// An empty list was ignored, and any other was added to that of the command line.
-    #[test]
-    fn a_list_of_a_table_replaces_the_one_outside() {
-        let check = |top: &str, flags: &[&str], own: &str, (id, expect): (&str, &[&str])| {
-            let matches = of_table(&format!("{top}\n[models.a]\n{own}"), flags).unwrap();
-            let values: Vec<_> = matches.get_raw(id).into_iter().flatten().collect();
-            assert_eq!(values, expect, "{top} {flags:?} {own}");
-        };
-        let (list, none) = ("lora = [\"c\", \"d\"]", "lora = []");
-        for (top, flags) in [
-            ("", &[][..]),
-            ("lora = [\"a\"]", &[]),
-            ("", &["--lora", "a", "--lora=b"]),
-            ("lora = [\"a\"]", &["--lora=b", "--lora-scaled", "s=1"]),
-        ] {
-            check(top, flags, list, ("lora", &["c", "d"]));
-            check(top, flags, none, ("lora", &[]));
-        }
-        check("", &["--lora", "a", "--lora", "b"], "", ("lora", &["a", "b"]));
-        check("", &["--lora-scaled", "s=1"], none, ("lora_scaled", &["s=1"]));
-        for own in ["told-window = \"claude=100k\"", "told-window = [\"claude=100k\"]"] {
-            check("", &["--told-window", "claude=200k"], own, ("told_window", &["claude=100k"]));
-        }
-        for own in ["context = [512]", "source = [\"a\", \"b\"]"] {
-            let error = format!("{:#}", of_table(&format!("[models.a]\n{own}"), &[]).unwrap_err());
-            assert!(error.contains("takes one value, not a list"), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_table_of_a_model_turns_switches_on_and_off() {
-        let is_on = |file: &str, flags: &[&str], key: &str| -> anyhow::Result<bool> {
-            Ok(of_table(file, flags)?.get_flag(&key.replace('-', "_")))
-        };
-        for key in ["settle-prompts", "memory-protect-first", "lora-init-without-apply"] {
-            let flag = format!("--{key}");
-            let flag = [flag.as_str()];
-            for (top, flags, own, expect) in [
-                ("", &[][..], "", false),
-                ("", &[][..], "true", true),
-                ("true", &[][..], "", true),
-                ("true", &[][..], "false", false),
-                ("", &flag[..], "", true),
-                ("", &flag[..], "false", false),
-                ("false", &flag[..], "true", true),
-            ] {
-                let line = |value: &str| match value {
-                    "" => String::new(),
-                    value => format!("{key} = {value}\n"),
-                };
-                let file = format!("{}[models.a]\n{}", line(top), line(own));
-                assert_eq!(is_on(&file, flags, key).unwrap(), expect, "{file} {flags:?}");
-            }
-            for wrong in ["\"on\"", "1", "[]"] {
-                let error = is_on(&format!("[models.a]\n{key} = {wrong}"), &[], key).unwrap_err();
-                assert!(
-                    format!("{error:#}").contains(&format!("`{key}` must be true or false")),
-                    "{error:#}"
-                );
-            }
-        }
-    }
-
-    #[test]
     fn a_path_may_begin_in_the_home_directory() {
         let Some(home) = std::env::var("HOME").ok().filter(|home| !home.is_empty()) else { return };
         let file = "model = \"~/m.gguf\"\ndraft = \"~/d.gguf\"\nchat-template = \"~/t.jinja\"\nlora = [\"~/a.gguf\"]\n\
@@ -719,13 +417,5 @@ mod tests {
             }
         }
         assert!(flags > 20, "{flags} flags are paths");
-    }
-
-    #[test]
-    fn a_named_file_must_exist() {
-        let args: Vec<OsString> =
-            ["kvik", "--config=/nowhere/kvik.toml", "serve"].map(OsString::from).to_vec();
-        let error = configure(Cli::command(), &args).unwrap_err();
-        assert!(format!("{error:#}").contains("/nowhere/kvik.toml"), "{error:#}");
     }
 }
