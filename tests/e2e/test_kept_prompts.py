@@ -122,5 +122,5 @@ def test_commands_print_what_the_server_keeps(tmp_path, arguments):
         shown = run(*arguments)
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout.strip()
-        assert run("prompt", "check", "nothing").returncode != 0
+        assert run("prompt", "check", "nothing").returncode == 1
         assert "removed" in run("prompt", "rm", "greet").stdout

@@ -2,7 +2,9 @@
 import concurrent.futures
 import json
 import os
+import pathlib
 import re
+import signal
 import subprocess
 import time
 
@@ -174,3 +176,27 @@ def test_an_unreadable_model_is_a_clear_error(tmp_path):
     server = Server("-m", bad)
     assert server.process.wait(30) != 0
     assert "bad.gguf" in server.logged() and "panicked" not in server.logged()
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_first_process_of_a_container_ends_while_its_model_loads(tmp_path, number, status):
+    """To such a process Linux delivers only signals that it takes."""
+    wrap = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    try:
+        made = subprocess.run([*wrap, "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        made = False
+    if not made:
+        pytest.skip("no container can be made here")
+    model = tmp_path / "never.gguf"
+    # Whoever opens it waits for a writer.
+    os.mkfifo(model)
+    server = Server("-m", model, wrap=wrap)
+    try:
+        wait_for(lambda: "until the model is loaded" in server.logged())
+        outer = server.process.pid
+        [first] = pathlib.Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
+        os.kill(int(first), number)
+        assert server.process.wait(20) == status, server.logged()
+    finally:
+        server.kill()

@@ -77,7 +77,7 @@ fn config(
         key,
         fingerprint,
         payload_bytes,
-        ttl: args.cache_remote_ttl.0.unwrap_or(FOREVER),
+        ttl: args.cache_remote_ttl.0.map_or(FOREVER, |ttl| ttl.min(FOREVER)),
         budget: Budget {
             total: args.cache_remote_size.map(|size| size.0),
             owner: args.cache_remote_tenant_size.map(|size| size.0),
@@ -96,4 +96,31 @@ pub(crate) fn behind(
     let Some(OpenRemote { setup, waker, records, .. }) = remote else { return (disk, None) };
     let disk = disk.unwrap_or_else(|| DiskSetup { waker, ..DiskSetup::none() });
     (Some(DiskSetup { remote: Some(setup), ..disk }), Some(records))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use kvik_remote::{FleetKey, RemoteUrl};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        remote: RemoteArgs,
+    }
+
+    #[test]
+    fn no_time_to_live_is_longer_than_for_ever() {
+        for (time, expect) in
+            [("1h", 3600), ("forever", FOREVER.as_secs()), ("200000000000000d", FOREVER.as_secs())]
+        {
+            let args = Flags::try_parse_from(["kvik", "--cache-remote-ttl", time]).unwrap().remote;
+            let url = RemoteUrl::parse("file:///nowhere").unwrap();
+            let place = RemotePlace { url, key: FleetKey::parse(&"0".repeat(64)).unwrap() };
+            let config = config(&args, place, ([0; 32], 1), Waker::default());
+            assert_eq!(config.ttl, Duration::from_secs(expect), "{time}");
+        }
+    }
 }

@@ -16,13 +16,14 @@ use kvik_serving::{causes, open, settings, system};
 /// Runs the command line of this process; `embedded` is the model of commands that name none.
 pub fn main(embedded: Option<&'static [u8]>) -> ExitCode {
     embedded.into_iter().for_each(open::bring);
+    settings::logging::await_format();
     if let Err(error) = system::fail_writes_beyond_limit() {
         let warning = format!("warning: a limit on the size of files will end this process: {error}");
         settings::logging::say(&warning);
     }
     let code = command::run().unwrap_or_else(|error| {
         settings::logging::say(&format!("error: {}", causes::with_causes(&error)));
-        ExitCode::FAILURE
+        ExitCode::from(command::status::of_error(&error))
     });
     settings::logging::finish();
     code

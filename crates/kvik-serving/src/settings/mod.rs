@@ -18,3 +18,6 @@ pub mod sampling;
 pub mod size;
 pub mod template;
 pub mod told_window;
+
+/// Maximum of a flag in seconds, a year: a deadline so far away is still a time that the clock can represent.
+pub const SECONDS_MAX: u64 = 365 * 24 * 3600;

@@ -8,7 +8,7 @@ use kvik_engine::schedule::disk::RemoteWrites;
 use kvik_remote::{FleetKey, RemoteUrl};
 
 use super::keep_alive::KeepAlive;
-use super::size::ByteSize;
+use super::{SECONDS_MAX, size::ByteSize};
 use crate::system::warn_if_readable_by_others;
 
 /// The store that nodes share.
@@ -35,7 +35,8 @@ pub struct RemoteArgs {
     #[arg(long, value_enum, value_name = "WHAT", default_value = "reused")]
     cache_remote_write: RemoteWrite,
     /// Seconds at the start in which what other nodes use most is fetched, before /ready says yes
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(..=SECONDS_MAX))]
     cache_remote_warm: u64,
 }
 

@@ -36,10 +36,12 @@ impl Stops {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Waits for the next one.
-    pub async fn next(&mut self) {
+    /// Waits for the next one, and returns the status of a process that it ends.
+    pub async fn next(&mut self) -> i32 {
         #[cfg(windows)]
         self.0.recv().await;
+        // As a shell reports it.
+        130
     }
 }
 

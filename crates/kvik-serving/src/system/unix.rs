@@ -73,12 +73,13 @@ impl Stops {
         Ok(Stops { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the next one.
-    pub async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+    /// Waits for the next one, and returns the status that a shell reports for a process which it ends.
+    pub async fn next(&mut self) -> i32 {
+        let signal = tokio::select! {
+            _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+        };
+        128 + signal.as_raw_value()
     }
 }
 
@@ -131,9 +132,9 @@ mod tests {
     #[tokio::test]
     async fn signals_are_taken_before_anybody_waits() {
         let (mut stops, mut hangups) = (Stops::new().unwrap(), Hangups::new().unwrap());
-        for signal in [Number::TERM, Number::INT] {
+        for (signal, status) in [(Number::TERM, 143), (Number::INT, 130)] {
             kill_process(getpid(), signal).unwrap();
-            stops.next().await;
+            assert_eq!(stops.next().await, status);
         }
         kill_process(getpid(), Number::HUP).unwrap();
         assert!(hangups.next().await.is_some());

@@ -13,6 +13,7 @@ use ureq::http::Method;
 use super::{
     backend::ServedShelf,
     client::AskError,
+    output::count,
     remote::{ServedModelArgs, ServerArgs, escaped, path_of_model, read_json},
 };
 use kvik_serving::settings::{disk_place::DiskPlace, size::ByteSize};
@@ -212,14 +213,19 @@ fn list(answer: &Value) {
         println!("the cache is empty");
         return;
     }
-    println!("{:>8} {:>10} {:>6} {:>9}  {:<7} text", "tokens", "size", "hits", "idle", "");
-    for prefix in prefixes {
-        let size = ByteSize(prefix["bytes"].as_u64().unwrap_or_default()).to_string();
-        let idle = prefix["idle_s"].as_f64().map_or_else(|| "in use".to_owned(), |s| format!("{s:.0} s"));
-        let mark = if prefix["pinned"] == Value::Bool(true) { "pinned" } else { "" };
-        let text = beginning(prefix);
-        println!("{:>8} {size:>10} {:>6} {idle:>9}  {mark:<7} {text}", prefix["tokens"], prefix["hits"]);
-    }
+    println!("{}", prefix_row(["tokens", "size", "hits", "idle", ""], "text"));
+    prefixes.iter().for_each(|prefix| println!("{}", row_of_prefix(prefix)));
+}
+
+fn row_of_prefix(prefix: &Value) -> String {
+    let [tokens, hits] = ["tokens", "hits"].map(|field| count(&prefix[field]));
+    let idle = prefix["idle_s"].as_f64().map_or_else(|| "in use".to_owned(), |s| format!("{s:.0} s"));
+    let mark = if prefix["pinned"] == Value::Bool(true) { "pinned" } else { "" };
+    prefix_row([&tokens, &size(prefix), &hits, &idle, mark], &beginning(prefix))
+}
+
+fn prefix_row([tokens, size, hits, idle, mark]: [&str; 5], text: &str) -> String {
+    format!("{tokens:>8} {size:>10} {hits:>6} {idle:>9}  {mark:<7} {text}")
 }
 
 fn pins(answer: &Value) {
@@ -228,15 +234,25 @@ fn pins(answer: &Value) {
         println!("nothing is pinned");
         return;
     }
-    println!("{:>6} {:>8} {:>10}  {:<16} text", "pin", "tokens", "size", "tenant");
-    for pin in pins {
-        let size = ByteSize(pin["bytes"].as_u64().unwrap_or_default()).to_string();
-        let tenant = pin["tenant"].as_str().unwrap_or_default();
-        println!("{:>6} {:>8} {size:>10}  {tenant:<16} {}", pin["id"], pin["tokens"], beginning(pin));
-    }
+    println!("{}", pin_row(["pin", "tokens", "size", "tenant"], "text"));
+    pins.iter().for_each(|pin| println!("{}", row_of_pin(pin)));
     if let Some(limit) = answer["blocks"]["limit"].as_u64() {
         println!("{} of the {limit} blocks that may be pinned", answer["blocks"]["pinned"]);
     }
+}
+
+fn row_of_pin(pin: &Value) -> String {
+    let [id, tokens] = ["id", "tokens"].map(|field| count(&pin[field]));
+    let tenant = pin["tenant"].as_str().unwrap_or_default();
+    pin_row([&id, &tokens, &size(pin), tenant], &beginning(pin))
+}
+
+fn pin_row([id, tokens, size, tenant]: [&str; 4], text: &str) -> String {
+    format!("{id:>6} {tokens:>8} {size:>10}  {tenant:<16} {text}")
+}
+
+fn size(listed: &Value) -> String {
+    ByteSize(listed["bytes"].as_u64().unwrap_or_default()).to_string()
 }
 
 /// The beginning of a prefix, on one line.
@@ -286,6 +302,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn cells_are_below_their_heads() {
+        let prefix =
+            json!({"tokens": 96, "bytes": 1024, "hits": 3, "idle_s": 4.2, "pinned": true, "text": "a\nb"});
+        let head = prefix_row(["tokens", "size", "hits", "idle", ""], "text");
+        assert_eq!(head, "  tokens       size   hits      idle          text");
+        assert_eq!(row_of_prefix(&prefix), "      96      1 KiB      3       4 s  pinned  a b");
+        let pin = json!({"id": 7, "tokens": 96, "bytes": 1024, "tenant": "acme", "text": null});
+        assert_eq!(
+            pin_row(["pin", "tokens", "size", "tenant"], "text"),
+            "   pin   tokens       size  tenant           text"
+        );
+        assert_eq!(row_of_pin(&pin), "     7       96      1 KiB  acme             ");
+    }
 
     #[test]
     fn models_in_memory_are_cleared_and_the_others_are_named() {

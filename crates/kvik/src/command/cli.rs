@@ -195,6 +195,17 @@ mod tests {
     }
 
     #[test]
+    fn a_deadline_that_no_clock_can_represent_is_refused() {
+        for flag in ["--grace", "--drain", "--cache-remote-warm"] {
+            let read = |seconds: &str| Cli::command().try_get_matches_from(["kvik", "serve", flag, seconds]);
+            assert!(read("31536000").is_ok(), "{flag}: a year");
+            for seconds in ["31536001", "10000000000000000000", "18446744073709551615"] {
+                assert!(read(seconds).is_err(), "{flag} {seconds}");
+            }
+        }
+    }
+
+    #[test]
     fn every_command_has_a_row_in_the_readme() {
         let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
         let readme = std::fs::read_to_string(readme).unwrap();

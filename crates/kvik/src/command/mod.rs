@@ -40,6 +40,7 @@ pub(crate) mod serve;
 pub(crate) mod serve_args;
 pub(crate) mod shelf;
 mod show;
+pub(crate) mod status;
 mod stop;
 mod talk;
 mod tenant;
@@ -48,24 +49,29 @@ mod variables;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 
 pub(crate) use cli::{Cli, Task};
 use serve_args::ServeArgs;
 
-use kvik_serving::settings::{domain::DomainArgs, logging};
+use kvik_serving::settings::{
+    domain::DomainArgs,
+    logging::{self, LogFormat},
+};
+
+/// A command line that was understood, with the settings that hold for it.
+struct CommandLine {
+    args: Vec<OsString>,
+    command: Command,
+    matches: ArgMatches,
+    task: Task,
+}
 
 /// Runs the command named by the arguments of this process.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     output::end_when_closed();
-    let (args, notes) = llama_flags::expand(std::env::args_os().collect::<Vec<OsString>>())?;
-    notes.iter().for_each(|note| logging::say(&format!("note: {note}")));
-    let command = config::configure(Cli::command(), &args)?;
-    let matches = config::matches(&command, &args).or_else(habits::explain)?;
-    stay_in_domain(&matches)?;
-    let mut task = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task;
-    let own = matches.subcommand().map_or(&matches, |(_, matches)| matches);
-    task.take_model(own)?;
+    let CommandLine { args, command, matches, task } = CommandLine::read().map_err(status::unanswered)?;
+    let own = own_flags(&matches);
     let sub = matches.subcommand_name().and_then(|name| command.find_subcommand(name)).unwrap_or(&command);
     let loading = backend::loading_flag(sub, own);
     match task {
@@ -86,9 +92,9 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Perplexity(args) => perplexity::run(&args),
         Task::Eval(args) => eval::run(&args),
         Task::Explain(args) => explain::run(&args),
-        Task::Lint(args) => return lint::run(&args).map(|found| ExitCode::from(u8::from(found))),
+        Task::Lint(args) => return status::of_answer(lint::run(&args)),
         Task::Cache(args) => cache::run(&args),
-        Task::Prompt(args) => prompt::run(&args),
+        Task::Prompt(args) => return prompt::run(&args),
         Task::Completions(args) => completions::run(&args, Cli::command()),
         Task::Man(args) => completions::run_man(&args, Cli::command()),
         Task::Health(args) => health::run(&args),
@@ -96,7 +102,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Devices(args) => devices::run(&args, own),
         Task::Doctor(asked) => {
             let config = config::file_of(&args);
-            return doctor::run(*asked, config.as_deref(), args).map(|wrong| ExitCode::from(u8::from(wrong)));
+            return status::of_answer(doctor::run(*asked, config.as_deref(), args));
         }
         Task::Ps(args) => ps::run(&args),
         Task::Inspect(args) => inspect::run(&args),
@@ -106,6 +112,33 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Usage(args) => usage::run(&args, own),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+impl CommandLine {
+    /// Reads the arguments of this process, the environment and the configuration file.
+    fn read() -> anyhow::Result<CommandLine> {
+        let (args, notes) = llama_flags::expand(std::env::args_os().collect())?;
+        let command = config::configure(Cli::command(), &args)?;
+        let matches = config::matches(&command, &args);
+        logging::set_format(matches.as_ref().map(log_format).unwrap_or_default());
+        notes.iter().for_each(|note| logging::say(&format!("note: {note}")));
+        let matches = matches.or_else(habits::explain)?;
+        stay_in_domain(&matches)?;
+        let mut task = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task;
+        task.take_model(own_flags(&matches))?;
+        Ok(CommandLine { args, command, matches, task })
+    }
+}
+
+/// The flags of the command itself.
+fn own_flags(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, own)| own)
+}
+
+/// The format of the lines of `kvik serve`; other commands write for people.
+fn log_format(matches: &ArgMatches) -> LogFormat {
+    let serve = matches.subcommand_matches("serve");
+    serve.and_then(|flags| flags.get_one::<LogFormat>("log").copied()).unwrap_or_default()
 }
 
 /// Serves the models of a shelf, the one that is named, or the default one.

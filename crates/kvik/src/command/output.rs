@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::anyhow;
 use kvik_serving::settings::logging;
+use serde_json::Value;
 
 /// The text with which `println!` panics, before the error of the system.
 const UNPRINTED: &str = "failed printing to stdout: ";
@@ -64,6 +65,11 @@ pub(super) fn unless_closed(error: io::Error) -> anyhow::Result<()> {
         ErrorKind::BrokenPipe => Ok(()),
         _ => Err(anyhow!("standard output cannot be written: {error}")),
     }
+}
+
+/// A number of a server's answer as a cell of a table. [`Value`] itself would ignore the width of its column.
+pub(super) fn count(number: &Value) -> String {
+    number.as_u64().map_or_else(|| "-".to_owned(), |number| number.to_string())
 }
 
 /// A text of a model for standard output: [`printable`] where that is a terminal, otherwise as it is.

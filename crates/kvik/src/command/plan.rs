@@ -1,12 +1,12 @@
 //! `kvik plan`: computes how much memory a model needs, and how many users fit.
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, builder::TypedValueParser};
 use kvik_cache::retain::Retention;
 use kvik_cache::{AuxiliaryState, blocks_for};
 use kvik_engine::config::usual::STEP_ROWS;
 use kvik_engine::retain::tile_heads;
-use kvik_kernels::{KvFormat, KvLayout};
+use kvik_kernels::{KvFormat, KvLayout, Pool};
 use kvik_model::load::LoadedModel;
 use kvik_model::{LatentConfig, ModelRunner, digest};
 use serde::Serialize;
@@ -45,10 +45,10 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
     /// Tokens of one conversation (default: the model's own context)
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..).map(|n| n as usize))]
     context: Option<usize>,
     /// Conversations in memory at the same time
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value = "1", value_parser = clap::value_parser!(u32).range(1..).map(|n| n as usize))]
     users: usize,
     /// Memory limit, weights included [default: the memory of this machine]
     #[arg(long, value_name = "SIZE")]
@@ -138,14 +138,14 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
 
 impl Plan {
     fn new(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Plan> {
-        let config = &loaded.config;
+        let (config, pool) = (&loaded.config, args.model.pool()?);
         let context_tokens = args.context.unwrap_or(config.context);
         let weight_bytes = args.model.conversion().bytes(&loaded.tensors);
         let ram_bytes = args.ram.map(|size| size.0).or_else(machine_bytes);
         let retention = args.retention()?;
         let layout = ModelRunner::uniform_layout(config, KvFormat::F16);
         if let Some(retention) = &retention {
-            check_model(retention, (config, &layout), || args.digest(loaded))
+            check_model(retention, (config, &layout), || args.digest(loaded, &pool))
                 .with_context(|| format!("--retain {retention}"))?;
         }
         let first = layout.layers()[0];
@@ -171,7 +171,7 @@ impl Plan {
             weight_bytes,
             ram_bytes,
             retain: retention.map(|retention| retention.to_string()),
-            kv_formats: layouts(args, loaded)?.iter().map(cost).collect(),
+            kv_formats: layouts(args, loaded, &pool)?.iter().map(cost).collect(),
         })
     }
 
@@ -284,9 +284,8 @@ impl KvLayers {
 
 impl PlanArgs {
     /// The digest of the model.
-    fn digest(&self, loaded: &LoadedModel) -> [u8; 32] {
-        let PlanArgs { model, .. } = self;
-        digest(&loaded.config, &loaded.tensors, model.conversion(), &model.pool())
+    fn digest(&self, loaded: &LoadedModel, pool: &Pool) -> [u8; 32] {
+        digest(&loaded.config, &loaded.tensors, self.model.conversion(), pool)
     }
 
     /// The retention policy of conversations, if any.
@@ -313,7 +312,7 @@ impl RetainedCost {
         // Retained positions are copied to new blocks while the original ones are still allocated.
         let prompt = (blocks_for(points.stored_max(context)) + blocks_for(kept)) as u64;
         let others = |blocks: u64| blocks.checked_sub(prompt).map_or(0, |left| 1 + left / between.max(1));
-        let bytes = |blocks: u64| blocks * layout.block_bytes() as u64;
+        let bytes = |blocks: u64| blocks.saturating_mul(layout.block_bytes() as u64);
         RetainedCost {
             bytes_per_context: bytes(between),
             bytes_per_prompt: bytes(prompt),
@@ -323,11 +322,11 @@ impl RetainedCost {
 }
 
 /// The KV layouts: each uniform format, and the one of the flags.
-fn layouts(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Vec<KvLayout>> {
+fn layouts(args: &PlanArgs, loaded: &LoadedModel, pool: &Pool) -> anyhow::Result<Vec<KvLayout>> {
     let config = &loaded.config;
     let mut layouts: Vec<_> =
         KvFormat::ALL.iter().map(|&format| ModelRunner::uniform_layout(config, format)).collect();
-    let chosen = kv::layout_of(&args.model.kv, config, || args.digest(loaded))?;
+    let chosen = kv::layout_of(&args.model.kv, config, || args.digest(loaded, pool))?;
     if !layouts.contains(&chosen) {
         layouts.push(chosen);
     }
@@ -345,15 +344,16 @@ impl FormatCost {
     ) -> FormatCost {
         let block_bytes = auxiliary.block_bytes as u64;
         let blocks = auxiliary.needed(context_tokens) as u64;
-        let bytes_per_context = blocks * block_bytes;
-        let bytes_all_users = bytes_per_context * users as u64;
+        // A saturated size fits no machine, as the true one.
+        let bytes_per_context = blocks.saturating_mul(block_bytes);
+        let bytes_all_users = bytes_per_context.saturating_mul(users as u64);
         let blocks_that_fit = ram_bytes.map(|ram| ram.saturating_sub(weight_bytes) / block_bytes);
         FormatCost {
             kv: layout.format_name(),
             bytes_per_token: layout.token_bytes() as u64,
             bytes_per_context,
             bytes_all_users,
-            bytes_with_weights: weight_bytes + bytes_all_users,
+            bytes_with_weights: weight_bytes.saturating_add(bytes_all_users),
             tokens_that_fit: blocks_that_fit
                 .map(|fitting| auxiliary.positions_that_fit(fitting as usize) as u64),
             users_that_fit: blocks_that_fit.map(|fitting| fitting / blocks.max(1)),

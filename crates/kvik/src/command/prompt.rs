@@ -1,18 +1,23 @@
 //! `kvik prompt`: manages the pinned prompts of a running server.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use kvik_cache::retain::{Keep, Retention};
 use serde_json::{Value, json};
-use ureq::http::Method;
+use ureq::http::{Method, StatusCode};
 
 use super::{
-    output::print,
+    client::AskError,
+    output::{count, print},
     remote::{ServedModelArgs, ServerArgs, escaped, read_json},
+    status,
 };
 use kvik_serving::settings::retain::RetainChoice;
+
+/// How the server's message begins about a prompt that it does not keep.
+const NOT_KEPT: &str = "no prompt is kept";
 
 /// Keep a prompt cached: a system prompt, tools, examples
 #[derive(Debug, Args)]
@@ -58,7 +63,8 @@ enum PromptTask {
     Ls,
     /// Removes a prompt
     Rm { name: String },
-    /// Checks that a prompt is kept, computed, and equal to the given one; exit status 1 when not
+    /// Checks that a prompt is kept, computed, and equal to the given one; exit status 1 when not, 2 when that could not be
+    /// found out
     Check {
         name: String,
         #[command(flatten)]
@@ -108,7 +114,7 @@ impl Content {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &PromptArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &PromptArgs) -> anyhow::Result<ExitCode> {
     let call = |method: Method, path: &str, body: Option<&Value>| {
         args.server.call(method, &args.model.path(path), body)
     };
@@ -133,14 +139,14 @@ pub(crate) fn run(args: &PromptArgs) -> anyhow::Result<()> {
             println!("{name}: removed");
         }
         PromptTask::Check { name, content } => {
-            let state = match content.read()? {
-                Some(body) => call(Method::POST, &format!("{}/check", path(name)), Some(&body))?,
-                None => call(Method::GET, &path(name), None)?,
-            };
-            check(name, &state)?;
+            let state = content.read().and_then(|body| match body {
+                Some(body) => call(Method::POST, &format!("{}/check", path(name)), Some(&body)),
+                None => call(Method::GET, &path(name), None),
+            });
+            return status::of_answer(check(name, state));
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn path(name: &str) -> String {
@@ -156,14 +162,21 @@ fn done(kept: &Value) -> String {
     }
 }
 
-/// Prints how a prompt stands, and ends with status 1 if it is not kept as it is.
-fn check(name: &str, state: &Value) -> anyhow::Result<()> {
-    let lines = [Some(format!("{name}: {}", words(state))), part(state)];
+/// Prints how a prompt stands, and returns whether it is not kept as it is.
+fn check(name: &str, state: anyhow::Result<Value>) -> anyhow::Result<bool> {
+    let state = match state {
+        Err(error) if is_not_kept(&error) => return print(&format!("{name}: {error}")).map(|()| true),
+        state => state?,
+    };
+    let lines = [Some(format!("{name}: {}", words(&state))), part(&state)];
     print(&lines.into_iter().flatten().collect::<Vec<String>>().join("\n"))?;
-    if state["cached"] != json!(true) || state["changed"] == json!(true) {
-        std::process::exit(1);
-    }
-    Ok(())
+    Ok(state["cached"] != json!(true) || state["changed"] == json!(true))
+}
+
+/// Whether the server answered that it keeps no prompt of this name. It has no model of a name with the same status.
+fn is_not_kept(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<AskError>();
+    matches!(refused, Some(AskError::Refused { status: StatusCode::NOT_FOUND, message }) if message.starts_with(NOT_KEPT))
 }
 
 /// The retained part of a prompt, if some positions were dropped.
@@ -198,23 +211,19 @@ fn list(prompts: &Value) {
         println!("no prompts are kept; `kvik prompt add NAME --system TEXT` keeps one");
         return;
     }
-    println!(
-        "{:<24} {:>8} {:>8} {:>8}  {:<9} {:<12}  kept",
-        "name", "tokens", "memory", "disk", "shared", "sha256"
-    );
-    for prompt in prompts {
-        let text = |key: &str| prompt[key].as_str().unwrap_or_default().to_owned();
-        let shared = if prompt["public"] == json!(true) { "public" } else { "-" };
-        println!(
-            "{:<24} {:>8} {:>8} {:>8}  {shared:<9} {:.12}  {}",
-            text("name"),
-            prompt["tokens"],
-            prompt["ram"],
-            prompt["disk"],
-            text("sha256"),
-            kept(prompt),
-        );
-    }
+    println!("{}", row(["name", "tokens", "memory", "disk", "shared", "sha256", "kept"]));
+    prompts.iter().for_each(|prompt| println!("{}", row_of(prompt)));
+}
+
+fn row_of(prompt: &Value) -> String {
+    let [name, sha256] = ["name", "sha256"].map(|field| prompt[field].as_str().unwrap_or_default());
+    let [tokens, ram, disk] = ["tokens", "ram", "disk"].map(|field| count(&prompt[field]));
+    let shared = if prompt["public"] == json!(true) { "public" } else { "-" };
+    row([name, &tokens, &ram, &disk, shared, sha256, &kept(prompt)])
+}
+
+fn row([name, tokens, ram, disk, shared, sha256, kept]: [&str; 7]) -> String {
+    format!("{name:<24} {tokens:>8} {ram:>8} {disk:>8}  {shared:<9} {sha256:<12.12}  {kept}")
 }
 
 /// The share of a listed prompt's positions that is retained, and the policy.
@@ -238,6 +247,40 @@ mod tests {
         check(true, json!({"total_tokens": 9}), "kept; 7 of them computed");
         check(false, json!({"total_tokens": 9}), "kept; all of them were in the cache");
         check(false, Value::Null, "kept already, and unchanged");
+    }
+
+    #[test]
+    fn a_prompt_that_is_not_kept_is_an_answer_and_a_server_that_gives_none_is_not() {
+        let refused =
+            |status, message: &str| Err(AskError::Refused { status, message: message.to_owned() }.into());
+        let kept = json!({"tokens": 9, "cached": true, "ram": 9, "disk": 0});
+        let mut changed = kept.clone();
+        changed["changed"] = json!(true);
+        for (state, expect) in [
+            (Ok(kept), Some(false)),
+            (Ok(changed), Some(true)),
+            (refused(StatusCode::NOT_FOUND, "no prompt is kept under the name `a`"), Some(true)),
+            (refused(StatusCode::NOT_FOUND, "there is no model `b`"), None),
+            (Err(AskError::NoneRuns.into()), None),
+        ] {
+            let told = format!("{state:?}");
+            assert_eq!(check("a", state).ok(), expect, "{told}");
+        }
+    }
+
+    #[test]
+    fn cells_are_below_their_heads() {
+        let prompt = json!({
+            "name": "agent", "tokens": 1200, "ram": 1200, "disk": 0, "public": true, "sha256": "0123456789abcdef",
+        });
+        let heads = ["name", "tokens", "memory", "disk", "shared", "sha256", "kept"];
+        assert_eq!(
+            [row(heads), row_of(&prompt)],
+            [
+                "name                       tokens   memory     disk  shared    sha256        kept",
+                "agent                        1200     1200        0  public    0123456789ab  all",
+            ]
+        );
     }
 
     #[test]

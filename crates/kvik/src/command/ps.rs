@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::remote::ServerArgs;
+use super::{output::count, remote::ServerArgs};
 use kvik_server::clock::spoken;
 use kvik_serving::settings::size::ByteSize;
 
@@ -71,21 +71,22 @@ fn table(shelf: &Value) -> String {
 /// it took last.
 fn row(model: &Value) -> [String; COLUMNS] {
     let text = |field: &str| model[field].as_str().unwrap_or_default().to_owned();
-    let count = |field: &str| model[field].as_u64().map_or_else(|| "-".to_owned(), |count| count.to_string());
     let stays = match (model["status"].as_str(), model["expires_in_s"].as_u64()) {
         (Some("loaded"), Some(seconds)) => format!("{seconds} s"),
+        // A tenant is not told.
+        (Some("loaded"), None) if model["loads"].is_null() => "-".to_owned(),
         (Some("loaded"), None) => "forever".to_owned(),
         _ => model["failed"].as_str().map(|why| format!("cannot be loaded: {why}")).unwrap_or_default(),
     };
     let bytes = |field: &str| {
         model[field].as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string())
     };
-    let was_loaded = model["loads"].as_u64().is_some_and(|loads| loads > 0);
-    let took = model["load_ms"].as_u64().filter(|_| was_loaded).map(Duration::from_millis);
+    // 0 before the first time.
+    let took = model["load_ms"].as_u64().filter(|&ms| ms > 0).map(Duration::from_millis);
     let took = took.map_or_else(|| "-".to_owned(), spoken);
     let (used, most) = (bytes("bytes_used"), bytes("bytes"));
     let [name, status] = ["name", "status"].map(text);
-    let [in_use, waiting, loads] = ["in_use", "waiting", "loads"].map(count);
+    let [in_use, waiting, loads] = ["in_use", "waiting", "loads"].map(|field| count(&model[field]));
     [name, status, used, most, in_use, waiting, loads, took, stays]
 }
 
@@ -97,6 +98,7 @@ mod tests {
     fn the_table_shows_each_model() {
         let shelf = json!({"bytes": 2u64 << 30, "models": [
             {"name": "small", "status": "loaded", "bytes": 8u64 << 30, "bytes_used": 1 << 20, "in_use": 2, "waiting": 0, "loads": 3, "load_ms": 2060},
+            {"name": "told", "status": "loaded", "bytes": 8u64 << 30, "bytes_used": null, "in_use": null, "waiting": null, "loads": null, "load_ms": 2060},
             {"name": "wide", "status": "unloaded", "bytes": 5 << 20, "loads": 0, "load_ms": 0, "failed": "no such file"},
         ]});
         let table = table(&shelf);
@@ -105,11 +107,15 @@ mod tests {
             lines[1].split_whitespace().collect::<Vec<_>>(),
             ["small", "loaded", "1", "MiB", "8", "GiB", "2", "0", "3", "2.06", "s", "forever"]
         );
-        assert!(
-            lines[2].ends_with("cannot be loaded: no such file") && lines[2].contains("-  "),
-            "{}",
-            lines[2]
+        assert_eq!(
+            lines[2].split_whitespace().collect::<Vec<_>>(),
+            ["told", "loaded", "-", "8", "GiB", "-", "-", "-", "2.06", "s", "-"]
         );
-        assert_eq!(lines[4], "all together may take 2 GiB");
+        assert!(
+            lines[3].ends_with("cannot be loaded: no such file") && lines[3].contains("-  "),
+            "{}",
+            lines[3]
+        );
+        assert_eq!(lines[5], "all together may take 2 GiB");
     }
 }

@@ -11,11 +11,16 @@ use anyhow::{Context, bail};
 use kvik_memory::shared::SharedRecords;
 use kvik_session::KvBudget;
 use kvik_shelf::Kind;
-use tokio::{sync::watch, task::JoinHandle, time::timeout};
+use tokio::{
+    runtime::Runtime,
+    sync::watch,
+    task::{AbortHandle, JoinHandle},
+    time::timeout,
+};
 
 use super::serve_args::{Clients, ServeArgs, ServerSetup};
 use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
-use super::{client::INTERRUPTED, example, pid_file, pid_file::OwnRecord, remote::url_of, variables};
+use super::{example, pid_file, pid_file::OwnRecord, remote::url_of, variables};
 use kvik_server::{
     accounts::ledger::Ledger,
     api,
@@ -68,7 +73,8 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     args.check()?;
     let mut clients = args.clients()?;
     variables::check_key(&clients.keys, variables::is_set)?;
-    let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
+    let runtime = Runtime::new().context("the server's threads cannot be started")?;
+    let until_served = end_at_signals(&runtime)?;
     let port = runtime.block_on(open_port(args, &clients.keys, inherited))?;
     // Held until the end.
     let record = port.record.clone();
@@ -93,11 +99,26 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
                 models_of(args, &clients, shelf, (around, port.address))?
             }
         };
-        serve(args, clients, shelf, banner, port).await
+        serve(args, clients, (shelf, banner), port, until_served).await
     });
     // Threads that still hang in a file operation are abandoned.
     runtime.shutdown_timeout(LAST_TIME);
     served
+}
+
+/// Ends the process at a signal while its model loads, as the system does by itself: but for the first process of a
+/// container, to which Linux delivers only signals that it takes.
+fn end_at_signals(runtime: &Runtime) -> anyhow::Result<Option<AbortHandle>> {
+    if std::process::id() != 1 {
+        return Ok(None);
+    }
+    let _runtime = runtime.enter();
+    let mut stops = Stops::new().context("signals cannot be taken")?;
+    let ending = runtime.spawn(async move {
+        let status = stops.next().await;
+        std::process::exit(status);
+    });
+    Ok(Some(ending.abort_handle()))
 }
 
 /// The path of a model's file, by which it is the same under every name, or the word for the embedded one.
@@ -185,13 +206,14 @@ fn models_of(
 async fn serve(
     args: &ServeArgs,
     mut clients: Clients,
-    shelf: Arc<Shelf>,
-    banner: String,
+    (shelf, banner): (Arc<Shelf>, String),
     port: Port,
+    until_served: Option<AbortHandle>,
 ) -> anyhow::Result<()> {
     let server = shelf.server.clone();
-    // Before anybody learns that this server runs: until then the system ends the process at a signal.
+    // Before anybody learns that this server runs: until then a signal ends the process.
     let stops = Stops::new().context("signals cannot be taken")?;
+    until_served.iter().for_each(AbortHandle::abort);
     if let Some(hangups) = Hangups::new() {
         tokio::spawn(upkeep::follow_hangups(hangups, shelf.clone(), clients.source.take()));
     }
@@ -280,8 +302,8 @@ async fn stop_on_signal(
     record.iter().for_each(OwnRecord::leave);
     shelf.server.leave_records();
     tokio::spawn(async move {
-        stops.next().await;
-        std::process::exit(INTERRUPTED);
+        let status = stops.next().await;
+        std::process::exit(status);
     });
     let sharing = tokio::task::spawn_blocking({
         let shelf = shelf.clone();

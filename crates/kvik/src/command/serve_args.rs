@@ -38,6 +38,7 @@ use kvik_serving::{
     kv_events::KvEvents,
     load::{self, Around, Loaded},
     settings::{
+        SECONDS_MAX,
         capacity::Capacity,
         home,
         keep_alive::KeepAlive,
@@ -121,11 +122,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
     no_slots: bool,
     /// Seconds that running answers may take to finish after SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server",
+        value_parser = clap::value_parser!(u64).range(..=SECONDS_MAX))]
     pub(crate) grace: u64,
     /// Seconds after SIGTERM in which requests are still taken while /ready and /health say no, so that a router learns
     /// of it before any is refused
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, help_heading = "Server")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, help_heading = "Server",
+        value_parser = clap::value_parser!(u64).range(..=SECONDS_MAX))]
     pub(crate) drain: u64,
     /// Send a span of each answer to this OpenTelemetry collector (OTLP over HTTP, JSON), as http://127.0.0.1:4318
     #[arg(long, value_name = "URL", help_heading = "Server")]
@@ -417,4 +420,22 @@ pub(super) fn connections_max() -> usize {
         );
     }
     connections as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::command::Cli;
+
+    /// A deadline that the clock cannot represent would end the process.
+    #[test]
+    fn seconds_have_bounds() {
+        for flag in ["--grace", "--drain", "--cache-remote-warm"] {
+            let read = |seconds: u64| Cli::try_parse_from(["kvik", "serve", flag, &seconds.to_string()]);
+            assert!(read(0).is_ok() && read(SECONDS_MAX).is_ok(), "{flag}");
+            assert!(read(SECONDS_MAX + 1).is_err() && read(u64::MAX).is_err(), "{flag}");
+        }
+    }
 }

@@ -447,3 +447,61 @@ fn unknown_instructions_are_refused_by_name() {
         );
     }
 }
+
+/// Also what is said before the log starts, and the error at the end.
+#[test]
+fn every_line_of_a_json_log_is_an_object() {
+    let home = tempfile::tempdir().unwrap();
+    let ended = Command::new(env!("CARGO_BIN_EXE_kvik"))
+        .args(["serve", "--port", "0", "--log", "json", "--sleep-idle-seconds", "5"])
+        .args(["-m", "/there/is/no/model.gguf"])
+        .env("XDG_CONFIG_HOME", home.path())
+        .env("XDG_RUNTIME_DIR", home.path())
+        .env("KVIK_STATE_DIR", home.path())
+        .env("KVIK_MODELS_DIR", home.path())
+        .env("KVIK_LOG", "loud")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    let lines = said.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")));
+    let lines: Vec<Value> = lines.collect();
+    for (level, message) in [
+        ("INFO", "--sleep-idle-seconds"),
+        ("INFO", "`loud` is no level"),
+        ("ERROR", "/there/is/no/model.gguf"),
+    ] {
+        let says = |line: &Value| {
+            line["level"] == level && line["message"].as_str().is_some_and(|text| text.contains(message))
+        };
+        assert!(lines.iter().any(says), "{level} {message}: {said}");
+    }
+    assert_eq!(ended.status.code(), Some(1));
+}
+
+#[test]
+fn a_command_that_answers_by_its_status_ends_otherwise_where_it_cannot() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("kvik.toml");
+    std::fs::write(&config, "no-such-key = 1").unwrap();
+    let ended = |words: &[&str]| {
+        let command = Command::new(env!("CARGO_BIN_EXE_kvik"))
+            .args(words)
+            .env("XDG_CONFIG_HOME", home.path())
+            .env("XDG_RUNTIME_DIR", home.path())
+            .env("KVIK_STATE_DIR", home.path())
+            .env("KVIK_MODELS_DIR", home.path())
+            .output();
+        command.unwrap().status.code()
+    };
+    let config = config.to_str().unwrap();
+    for words in [
+        &["lint", "/there/is/no/request.json"][..],
+        &["--config", config, "lint", "/there/is/no/request.json"],
+        &["--config", config, "doctor"],
+        &["prompt", "check", "agent"],
+        &["devices", "--check", "cpu"],
+    ] {
+        assert_eq!(ended(words), Some(2), "{words:?}");
+    }
+    assert_eq!(ended(&["explain", "/there/is/no/request.json"]), Some(1), "its status is no answer");
+}

@@ -9,12 +9,22 @@ mod queue;
 use std::{
     ffi::OsString,
     io::{IsTerminal, Write},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
 use clap::ValueEnum;
-use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt, prelude::*};
+use serde_json::{Value, json};
+use tracing_subscriber::{
+    EnvFilter,
+    filter::LevelFilter,
+    fmt::{
+        self,
+        format::Writer,
+        time::{FormatTime, SystemTime},
+    },
+    prelude::*,
+};
 
 use queue::{Lines, Queue};
 
@@ -23,6 +33,15 @@ const FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// The log of this process, once it has been started.
 static LOG: OnceLock<Arc<Queue>> = OnceLock::new();
+
+/// How texts are written that [`say`] takes.
+static SAYINGS: Mutex<Sayings> = Mutex::new(Sayings::Written(LogFormat::Text));
+
+enum Sayings {
+    Written(LogFormat),
+    /// They wait for the format.
+    Kept(Vec<String>),
+}
 
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -34,8 +53,26 @@ pub enum LogFormat {
     Json,
 }
 
+/// Has texts wait for [`set_format`], or for the end of the process.
+pub fn await_format() {
+    *sayings() = Sayings::Kept(Vec::new());
+}
+
+/// Sets the format of texts, and writes those that waited for it.
+pub fn set_format(format: LogFormat) {
+    let before = std::mem::replace(&mut *sayings(), Sayings::Written(format));
+    if let Sayings::Kept(texts) = before {
+        texts.iter().for_each(|text| say(text));
+    }
+}
+
+fn sayings() -> MutexGuard<'static, Sayings> {
+    SAYINGS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Starts logging. `KVIK_LOG` (or `RUST_LOG`) sets the level, such as `debug` or `kvik=debug,warn`.
 pub fn start(format: LogFormat, default_level: &str) {
+    set_format(format);
     let (directives, note) = directives(|name| std::env::var(name).ok(), default_level);
     note.iter().for_each(|note| say(note));
     let registry = tracing_subscriber::registry().with(EnvFilter::new(directives));
@@ -120,9 +157,14 @@ pub fn dropped() -> u64 {
     LOG.get().map_or(0, |queue| queue.dropped())
 }
 
-/// Writes a text verbatim to standard error, after pending lines of the log. Errors are ignored.
+/// Writes a text to standard error, whatever the level, after pending lines of the log: verbatim, or as an event where
+/// lines are JSON. Errors are ignored.
 pub fn say(text: &str) {
-    let line = format!("{text}\n");
+    let format = match &mut *sayings() {
+        Sayings::Written(format) => *format,
+        Sayings::Kept(texts) => return texts.push(text.to_owned()),
+    };
+    let line = line(format, text);
     match LOG.get() {
         Some(queue) => queue.push(line.as_bytes()),
         None => {
@@ -133,11 +175,36 @@ pub fn say(text: &str) {
 
 /// [`say`], dimmed where a terminal shows it.
 pub fn say_dimmed(text: &str) {
-    if is_coloured() { say(&format!("\x1b[2m{text}\x1b[0m")) } else { say(text) }
+    let is_for_people = matches!(*sayings(), Sayings::Written(LogFormat::Text));
+    if is_for_people && is_coloured() { say(&format!("\x1b[2m{text}\x1b[0m")) } else { say(text) }
 }
 
-/// Waits until the log is written, for a bounded time.
+/// The line of a text.
+fn line(format: LogFormat, text: &str) -> String {
+    match format {
+        LogFormat::Text => format!("{text}\n"),
+        LogFormat::Json => format!("{}\n", event(text)),
+    }
+}
+
+/// A text with the fields of an event. Its level is the word before it.
+fn event(text: &str) -> Value {
+    let levels = [("error: ", "ERROR"), ("warning: ", "WARN"), ("note: ", "INFO")];
+    let (level, message) = levels
+        .iter()
+        .find_map(|(word, level)| Some((*level, text.strip_prefix(word)?)))
+        .unwrap_or(("INFO", text));
+    let mut timestamp = String::new();
+    // A text takes everything.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+    json!({"timestamp": timestamp, "level": level, "message": message, "target": "kvik"})
+}
+
+/// Waits until the log is written, for a bounded time. Texts whose format nobody has set are for people.
 pub fn finish() {
+    if matches!(*sayings(), Sayings::Kept(_)) {
+        set_format(LogFormat::Text);
+    }
     if let Some(queue) = LOG.get() {
         queue.flush(FLUSH_TIME);
     }
@@ -150,6 +217,26 @@ mod tests {
     #[test]
     fn only_a_terminal_has_colours() {
         assert!(!may_colour(&std::fs::File::open("Cargo.toml").unwrap()));
+    }
+
+    #[test]
+    fn texts_are_events_where_lines_are_json() {
+        for (text, level, message) in [
+            ("error: there is no model\n  at all", "ERROR", "there is no model\n  at all"),
+            ("warning: slow", "WARN", "slow"),
+            ("note: `-c` is --context", "INFO", "`-c` is --context"),
+            ("a.gguf  2 GiB", "INFO", "a.gguf  2 GiB"),
+        ] {
+            assert_eq!(line(LogFormat::Text, text), format!("{text}\n"));
+            let line = line(LogFormat::Json, text);
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            let event: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!((&event["level"], &event["message"]), (&json!(level), &json!(message)));
+            assert!(
+                event["timestamp"].as_str().is_some_and(|time| time.starts_with("20") && time.ends_with('Z')),
+                "{event}"
+            );
+        }
     }
 
     #[test]

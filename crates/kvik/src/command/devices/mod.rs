@@ -8,17 +8,21 @@ use clap::{ArgMatches, Args, parser::ValueSource};
 use kvik_kernels::{Isa, performance_cores};
 use kvik_serving::settings::{device::DeviceChoice, model::ModelArgs};
 
+use super::status;
+
 /// Lists what models can be computed on
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kvik devices                the processor, and the GPUs with the names that --device takes
   kvik devices --check gpu:0  whether a GPU computes what the processor does, cached as uncached, and after a lost step
-  kvik serve --device gpu:1   the second of them")]
+  kvik serve --device gpu:1   the second of them
+
+Exit status of --check: 0 when nothing differs that must not, 1 when something does, 2 when they could not be compared.")]
 pub(crate) struct DevicesArgs {
     /// Print a JSON object a line
     #[arg(long)]
     jsonl: bool,
-    /// Compare a GPU with the processor and with itself, on the model of -m; fails if anything differs that must not
+    /// Compare a GPU with the processor and with itself, on the model of -m
     #[arg(long, value_name = "DEVICE")]
     check: Option<DeviceChoice>,
     /// Prompts of that comparison
@@ -35,7 +39,7 @@ pub(crate) struct DevicesArgs {
 pub(crate) fn run(args: &DevicesArgs, matches: &ArgMatches) -> anyhow::Result<()> {
     match args.check {
         Some(device) => {
-            refuse_formats(matches)?;
+            refuse_formats(matches).map_err(status::unanswered)?;
             check(args, device)
         }
         None => list(args),
@@ -67,12 +71,18 @@ fn list(args: &DevicesArgs) -> anyhow::Result<()> {
 
 #[cfg(feature = "gpu")]
 fn check(args: &DevicesArgs, device: DeviceChoice) -> anyhow::Result<()> {
+    compare(args, device).map_err(status::unanswered)?.verdict()
+}
+
+/// Compares, and prints the result.
+#[cfg(feature = "gpu")]
+fn compare(args: &DevicesArgs, device: DeviceChoice) -> anyhow::Result<check::Report> {
     let report = check::check(&args.model, device, [args.prompts, args.tokens].map(|count| count as usize))?;
     super::output::print(&match args.jsonl {
         true => serde_json::to_string(&report)?,
         false => report.to_string(),
     })?;
-    report.verdict()
+    Ok(report)
 }
 
 #[cfg(feature = "gpu")]
@@ -123,7 +133,8 @@ fn as_json(info: &kvik_model::device::DeviceInfo, kind: &str) -> serde_json::Val
 
 #[cfg(not(feature = "gpu"))]
 fn check(_: &DevicesArgs, _: DeviceChoice) -> anyhow::Result<()> {
-    anyhow::bail!("this kvik was built without GPUs; build one with `cargo build --release --features gpu`")
+    let error = "this kvik was built without GPUs; build one with `cargo build --release --features gpu`";
+    Err(status::unanswered(anyhow::anyhow!(error)))
 }
 
 #[cfg(not(feature = "gpu"))]

@@ -30,7 +30,7 @@ use report::{Diagnosis, Report};
 
 It measures how fast memory and disk are, which takes two to three seconds, and leaves nothing behind.
 
-Exit status: 0 when the server would start, 1 when something is wrong."
+Exit status: 0 when the server would start, 1 when something is wrong, 2 when that could not be found out."
 )]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]

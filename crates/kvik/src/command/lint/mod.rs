@@ -48,7 +48,7 @@ or of a completion (`prompt`, a text). A prompt is
 reused up to its first token that differs, so changing parts belong at its end: each line says
 how many tokens of every later request a move saves.
 
-Exit status: 0 when nothing was found, 1 when something was.")]
+Exit status: 0 when nothing was found, 1 when something was, 2 when the requests could not be examined.")]
 pub(crate) struct LintArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,

@@ -175,3 +175,26 @@ fn what_fits_is_counted_in_whole_blocks_beside_the_weights() {
     let none = FormatCost::new(&layout, held, 2048, 2, weights, Some(gib));
     assert_eq!((none.users_that_fit, none.tokens_that_fit), (Some(0), Some(0)));
 }
+
+#[test]
+fn what_no_machine_holds_does_not_fit() {
+    let model = config(32, 32, 32, 128);
+    let layout = ModelRunner::uniform_layout(&model, KvFormat::F16);
+    let held = ModelRunner::auxiliary(&model, &layout, STEP_ROWS);
+    for (context, users) in [(1 << 60, 1), (2048, usize::MAX), (u32::MAX as usize, u32::MAX as usize)] {
+        let cost = FormatCost::new(&layout, held, context, users, 1, Some(64 << 30));
+        assert_eq!(cost.bytes_with_weights, u64::MAX, "{users} users of {context} tokens");
+        assert!(cost.row(Some(64 << 30)).contains("no: "), "{users} users of {context} tokens");
+    }
+}
+
+#[test]
+fn numbers_of_flags_have_bounds() {
+    let read = |flag: &str, number: &str| Line::try_parse_from(["plan", flag, number]);
+    for flag in ["--users", "--context"] {
+        assert!(read(flag, "4294967295").is_ok(), "{flag}");
+        for number in ["0", "4294967296", "18446744073709551615"] {
+            assert!(read(flag, number).is_err(), "{flag} {number}");
+        }
+    }
+}
