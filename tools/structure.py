@@ -15,7 +15,8 @@ import re
 import statistics
 
 CRATES = ["kvik-kernels", "kvik-cache", "kvik-gpu", "kvik-text", "kvik-model", "kvik-engine", "kvik-memory", "kvik-session", "kvik-remote", "kvik-shelf", "kvik-library", "kvik-serving", "kvik-server", "kvik", "kvik-c", "kvik-uniffi"]
-USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?use ([^;]+);", re.M)
+# Only what a `use` tree has: a text may begin a line with this word, too.
+USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?use ([\w:{},*\s#]+);", re.M)
 PATH = re.compile(r"(?<![\w:])(?:crate|super|self)(?:::\w+)+")
 
 
