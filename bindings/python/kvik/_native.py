@@ -556,21 +556,21 @@ def _uniffi_check_api_checksums(lib):
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations_are_stored() != 24371:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 48707:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 1828:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_embed() != 20043:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_explain() != 41931:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_explain() != 34558:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_forget_prompt() != 45131:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_generate() != 12452:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() != 36837:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() != 14410:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 32181:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 36215:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
-    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 57412:
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 6703:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() != 16609:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
@@ -812,6 +812,7 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations_are_stored.res
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens.argtypes = (
     ctypes.c_uint64,
     _UniffiRustBuffer,
+    _UniffiRustBuffer,
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens.restype = ctypes.c_int64
@@ -823,6 +824,7 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_embed.argtypes = (
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_embed.restype = _UniffiRustBuffer
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_explain.argtypes = (
     ctypes.c_uint64,
+    _UniffiRustBuffer,
     _UniffiRustBuffer,
     ctypes.POINTER(_UniffiRustCallStatus),
 )
@@ -844,6 +846,7 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_is_kept.argtypes = (
     ctypes.c_uint64,
     _UniffiRustBuffer,
     _UniffiRustBuffer,
+    _UniffiRustBuffer,
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_is_kept.restype = _UniffiRustBuffer
@@ -851,11 +854,13 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt.argtypes = (
     ctypes.c_uint64,
     _UniffiRustBuffer,
     _UniffiRustBuffer,
+    _UniffiRustBuffer,
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt.restype = _UniffiRustBuffer
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_logits.argtypes = (
     ctypes.c_uint64,
+    _UniffiRustBuffer,
     _UniffiRustBuffer,
     _UniffiRustBuffer,
     ctypes.POINTER(_UniffiRustCallStatus),
@@ -1106,6 +1111,81 @@ class _UniffiFfiConverterOptionalFloat64(_UniffiConverterRustBuffer):
             return _UniffiFfiConverterFloat64.read(buf)
         else:
             raise InternalError("Unexpected flag byte for optional type")
+
+class _UniffiFfiConverterInt32(_UniffiConverterPrimitiveInt):
+    CLASS_NAME = "i32"
+    VALUE_MIN = -2**31
+    VALUE_MAX = 2**31
+
+    @staticmethod
+    def read(buf):
+        return buf.read_i32()
+
+    @staticmethod
+    def write(value, buf):
+        buf.write_i32(value)
+
+@dataclass
+class LogitBias:
+    """
+    A change of the logit of a token.
+"""
+    def __init__(self, *, token:int, bias:float):
+        self.token = token
+        self.bias = bias
+
+
+
+
+    def __str__(self):
+        return "LogitBias(token={}, bias={})".format(self.token, self.bias)
+    def __eq__(self, other):
+        if self.token != other.token:
+            return False
+        if self.bias != other.bias:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeLogitBias(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return LogitBias(
+            token=_UniffiFfiConverterInt32.read(buf),
+            bias=_UniffiFfiConverterFloat64.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterInt32.check_lower(value.token)
+        _UniffiFfiConverterFloat64.check_lower(value.bias)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterInt32.write(value.token, buf)
+        _UniffiFfiConverterFloat64.write(value.bias, buf)
+
+class _UniffiFfiConverterSequenceTypeLogitBias(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        for item in value:
+            _UniffiFfiConverterTypeLogitBias.check_lower(item)
+
+    @classmethod
+    def write(cls, value, buf):
+        items = len(value)
+        buf.write_i32(items)
+        for item in value:
+            _UniffiFfiConverterTypeLogitBias.write(item, buf)
+
+    @classmethod
+    def read(cls, buf):
+        count = buf.read_i32()
+        if count < 0:
+            raise InternalError("Unexpected negative sequence length")
+
+        return [
+            _UniffiFfiConverterTypeLogitBias.read(buf) for i in range(count)
+        ]
 
 class _UniffiFfiConverterOptionalBoolean(_UniffiConverterRustBuffer):
     @classmethod
@@ -1398,7 +1478,7 @@ class AnswerOptions:
     Options of an answer. A setting of the sampler that is missing is the model's: what its makers recommend, else kvik's
     default.
 """
-    def __init__(self, *, max_tokens:typing.Optional[int] = _DEFAULT, min_tokens:int = 0, stop:typing.List[str] = _DEFAULT, stop_loops:bool = False, temperature:typing.Optional[float] = _DEFAULT, top_p:typing.Optional[float] = _DEFAULT, top_k:typing.Optional[int] = _DEFAULT, min_p:typing.Optional[float] = _DEFAULT, repetition_penalty:typing.Optional[float] = _DEFAULT, presence_penalty:typing.Optional[float] = _DEFAULT, frequency_penalty:typing.Optional[float] = _DEFAULT, seed:typing.Optional[int] = _DEFAULT, reasoning:typing.Optional[bool] = _DEFAULT, tools:typing.Optional[str] = _DEFAULT, tool_choice:typing.Optional[str] = _DEFAULT, parallel_tool_calls:typing.Optional[bool] = _DEFAULT, constraint:typing.Optional[Constraint] = _DEFAULT, retention:typing.Optional[str] = _DEFAULT):
+    def __init__(self, *, max_tokens:typing.Optional[int] = _DEFAULT, min_tokens:int = 0, stop:typing.List[str] = _DEFAULT, stop_loops:bool = False, temperature:typing.Optional[float] = _DEFAULT, top_p:typing.Optional[float] = _DEFAULT, top_k:typing.Optional[int] = _DEFAULT, min_p:typing.Optional[float] = _DEFAULT, repetition_penalty:typing.Optional[float] = _DEFAULT, presence_penalty:typing.Optional[float] = _DEFAULT, frequency_penalty:typing.Optional[float] = _DEFAULT, logit_bias:typing.List[LogitBias] = _DEFAULT, seed:typing.Optional[int] = _DEFAULT, reasoning:typing.Optional[bool] = _DEFAULT, tools:typing.Optional[str] = _DEFAULT, tool_choice:typing.Optional[str] = _DEFAULT, parallel_tool_calls:typing.Optional[bool] = _DEFAULT, constraint:typing.Optional[Constraint] = _DEFAULT, retention:typing.Optional[str] = _DEFAULT):
         if max_tokens is _DEFAULT:
             self.max_tokens = None
         else:
@@ -1437,6 +1517,10 @@ class AnswerOptions:
             self.frequency_penalty = None
         else:
             self.frequency_penalty = frequency_penalty
+        if logit_bias is _DEFAULT:
+            self.logit_bias = []
+        else:
+            self.logit_bias = logit_bias
         if seed is _DEFAULT:
             self.seed = None
         else:
@@ -1470,7 +1554,7 @@ class AnswerOptions:
 
 
     def __str__(self):
-        return "AnswerOptions(max_tokens={}, min_tokens={}, stop={}, stop_loops={}, temperature={}, top_p={}, top_k={}, min_p={}, repetition_penalty={}, presence_penalty={}, frequency_penalty={}, seed={}, reasoning={}, tools={}, tool_choice={}, parallel_tool_calls={}, constraint={}, retention={})".format(self.max_tokens, self.min_tokens, self.stop, self.stop_loops, self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty, self.presence_penalty, self.frequency_penalty, self.seed, self.reasoning, self.tools, self.tool_choice, self.parallel_tool_calls, self.constraint, self.retention)
+        return "AnswerOptions(max_tokens={}, min_tokens={}, stop={}, stop_loops={}, temperature={}, top_p={}, top_k={}, min_p={}, repetition_penalty={}, presence_penalty={}, frequency_penalty={}, logit_bias={}, seed={}, reasoning={}, tools={}, tool_choice={}, parallel_tool_calls={}, constraint={}, retention={})".format(self.max_tokens, self.min_tokens, self.stop, self.stop_loops, self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty, self.presence_penalty, self.frequency_penalty, self.logit_bias, self.seed, self.reasoning, self.tools, self.tool_choice, self.parallel_tool_calls, self.constraint, self.retention)
     def __eq__(self, other):
         if self.max_tokens != other.max_tokens:
             return False
@@ -1493,6 +1577,8 @@ class AnswerOptions:
         if self.presence_penalty != other.presence_penalty:
             return False
         if self.frequency_penalty != other.frequency_penalty:
+            return False
+        if self.logit_bias != other.logit_bias:
             return False
         if self.seed != other.seed:
             return False
@@ -1525,6 +1611,7 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
             repetition_penalty=_UniffiFfiConverterOptionalFloat64.read(buf),
             presence_penalty=_UniffiFfiConverterOptionalFloat64.read(buf),
             frequency_penalty=_UniffiFfiConverterOptionalFloat64.read(buf),
+            logit_bias=_UniffiFfiConverterSequenceTypeLogitBias.read(buf),
             seed=_UniffiFfiConverterOptionalInt64.read(buf),
             reasoning=_UniffiFfiConverterOptionalBoolean.read(buf),
             tools=_UniffiFfiConverterOptionalString.read(buf),
@@ -1547,6 +1634,7 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalFloat64.check_lower(value.repetition_penalty)
         _UniffiFfiConverterOptionalFloat64.check_lower(value.presence_penalty)
         _UniffiFfiConverterOptionalFloat64.check_lower(value.frequency_penalty)
+        _UniffiFfiConverterSequenceTypeLogitBias.check_lower(value.logit_bias)
         _UniffiFfiConverterOptionalInt64.check_lower(value.seed)
         _UniffiFfiConverterOptionalBoolean.check_lower(value.reasoning)
         _UniffiFfiConverterOptionalString.check_lower(value.tools)
@@ -1568,6 +1656,7 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalFloat64.write(value.repetition_penalty, buf)
         _UniffiFfiConverterOptionalFloat64.write(value.presence_penalty, buf)
         _UniffiFfiConverterOptionalFloat64.write(value.frequency_penalty, buf)
+        _UniffiFfiConverterSequenceTypeLogitBias.write(value.logit_bias, buf)
         _UniffiFfiConverterOptionalInt64.write(value.seed, buf)
         _UniffiFfiConverterOptionalBoolean.write(value.reasoning, buf)
         _UniffiFfiConverterOptionalString.write(value.tools, buf)
@@ -4482,19 +4571,6 @@ class _UniffiFfiConverterSequenceTypeConversationInfo(_UniffiConverterRustBuffer
             _UniffiFfiConverterTypeConversationInfo.read(buf) for i in range(count)
         ]
 
-class _UniffiFfiConverterInt32(_UniffiConverterPrimitiveInt):
-    CLASS_NAME = "i32"
-    VALUE_MIN = -2**31
-    VALUE_MAX = 2**31
-
-    @staticmethod
-    def read(buf):
-        return buf.read_i32()
-
-    @staticmethod
-    def write(value, buf):
-        buf.write_i32(value)
-
 class _UniffiFfiConverterSequenceInt32(_UniffiConverterRustBuffer):
     @classmethod
     def check_lower(cls, value):
@@ -4600,9 +4676,9 @@ class ModelHandleProtocol(typing.Protocol):
         because another process stores its conversations there.
 """
         raise NotImplementedError
-    def count_tokens(self, prompt: Prompt) -> int:
+    def count_tokens(self, prompt: Prompt,options: AnswerOptions) -> int:
         """
-        Number of tokens of a prompt.
+        Number of tokens of a prompt, as an answer with these options reads it.
 """
         raise NotImplementedError
     def embed(self, text: str) -> Embedding:
@@ -4610,7 +4686,7 @@ class ModelHandleProtocol(typing.Protocol):
         Embedding of a text.
 """
         raise NotImplementedError
-    def explain(self, prompt: Prompt) -> Explanation:
+    def explain(self, prompt: Prompt,options: AnswerOptions) -> Explanation:
         """
         Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
 """
@@ -4625,18 +4701,18 @@ class ModelHandleProtocol(typing.Protocol):
         Continues a text, or answers messages: a cached prefix of the prompt is not computed again.
 """
         raise NotImplementedError
-    def is_kept(self, id: str,prompt: Prompt) -> KeptState:
+    def is_kept(self, id: str,prompt: Prompt,options: AnswerOptions) -> KeptState:
         """
         Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
 """
         raise NotImplementedError
-    def keep_prompt(self, id: str,prompt: Prompt) -> KeptState:
+    def keep_prompt(self, id: str,prompt: Prompt,options: AnswerOptions) -> KeptState:
         """
-        Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
-        The previous prompt of the name is unpinned.
+        Computes the common prefix of future prompts of answers with these options, unless it is cached, and pins it under a
+        name until it is forgotten. The previous prompt of the name is unpinned.
 """
         raise NotImplementedError
-    def logits(self, prompt: Prompt,tokens: typing.Optional[typing.List[int]]) -> Logits:
+    def logits(self, prompt: Prompt,tokens: typing.Optional[typing.List[int]],options: AnswerOptions) -> Logits:
         """
         Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
 """
@@ -4848,15 +4924,18 @@ class ModelHandle(ModelHandleProtocol):
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)
-    def count_tokens(self, prompt: Prompt) -> int:
+    def count_tokens(self, prompt: Prompt,options: AnswerOptions) -> int:
         """
-        Number of tokens of a prompt.
+        Number of tokens of a prompt, as an answer with these options reads it.
 """
 
         _UniffiFfiConverterTypePrompt.check_lower(prompt)
+
+        _UniffiFfiConverterTypeAnswerOptions.check_lower(options)
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
             _UniffiFfiConverterTypePrompt.lower(prompt),
+            _UniffiFfiConverterTypeAnswerOptions.lower(options),
         )
         _uniffi_lift_return = _UniffiFfiConverterInt64.lift
         _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
@@ -4884,15 +4963,18 @@ class ModelHandle(ModelHandleProtocol):
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)
-    def explain(self, prompt: Prompt) -> Explanation:
+    def explain(self, prompt: Prompt,options: AnswerOptions) -> Explanation:
         """
         Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
 """
 
         _UniffiFfiConverterTypePrompt.check_lower(prompt)
+
+        _UniffiFfiConverterTypeAnswerOptions.check_lower(options)
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
             _UniffiFfiConverterTypePrompt.lower(prompt),
+            _UniffiFfiConverterTypeAnswerOptions.lower(options),
         )
         _uniffi_lift_return = _UniffiFfiConverterTypeExplanation.lift
         _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
@@ -4941,7 +5023,7 @@ class ModelHandle(ModelHandleProtocol):
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)
-    def is_kept(self, id: str,prompt: Prompt) -> KeptState:
+    def is_kept(self, id: str,prompt: Prompt,options: AnswerOptions) -> KeptState:
         """
         Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
 """
@@ -4949,10 +5031,13 @@ class ModelHandle(ModelHandleProtocol):
         _UniffiFfiConverterString.check_lower(id)
 
         _UniffiFfiConverterTypePrompt.check_lower(prompt)
+
+        _UniffiFfiConverterTypeAnswerOptions.check_lower(options)
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
             _UniffiFfiConverterString.lower(id),
             _UniffiFfiConverterTypePrompt.lower(prompt),
+            _UniffiFfiConverterTypeAnswerOptions.lower(options),
         )
         _uniffi_lift_return = _UniffiFfiConverterTypeKeptState.lift
         _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
@@ -4962,19 +5047,22 @@ class ModelHandle(ModelHandleProtocol):
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)
-    def keep_prompt(self, id: str,prompt: Prompt) -> KeptState:
+    def keep_prompt(self, id: str,prompt: Prompt,options: AnswerOptions) -> KeptState:
         """
-        Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
-        The previous prompt of the name is unpinned.
+        Computes the common prefix of future prompts of answers with these options, unless it is cached, and pins it under a
+        name until it is forgotten. The previous prompt of the name is unpinned.
 """
 
         _UniffiFfiConverterString.check_lower(id)
 
         _UniffiFfiConverterTypePrompt.check_lower(prompt)
+
+        _UniffiFfiConverterTypeAnswerOptions.check_lower(options)
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
             _UniffiFfiConverterString.lower(id),
             _UniffiFfiConverterTypePrompt.lower(prompt),
+            _UniffiFfiConverterTypeAnswerOptions.lower(options),
         )
         _uniffi_lift_return = _UniffiFfiConverterTypeKeptState.lift
         _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
@@ -4984,7 +5072,7 @@ class ModelHandle(ModelHandleProtocol):
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)
-    def logits(self, prompt: Prompt,tokens: typing.Optional[typing.List[int]]) -> Logits:
+    def logits(self, prompt: Prompt,tokens: typing.Optional[typing.List[int]],options: AnswerOptions) -> Logits:
         """
         Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
 """
@@ -4992,10 +5080,13 @@ class ModelHandle(ModelHandleProtocol):
         _UniffiFfiConverterTypePrompt.check_lower(prompt)
 
         _UniffiFfiConverterOptionalSequenceInt32.check_lower(tokens)
+
+        _UniffiFfiConverterTypeAnswerOptions.check_lower(options)
         _uniffi_lowered_args = (
             self._uniffi_clone_handle(),
             _UniffiFfiConverterTypePrompt.lower(prompt),
             _UniffiFfiConverterOptionalSequenceInt32.lower(tokens),
+            _UniffiFfiConverterTypeAnswerOptions.lower(options),
         )
         _uniffi_lift_return = _UniffiFfiConverterTypeLogits.lift
         _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
@@ -5167,6 +5258,7 @@ __all__ = [
     "MemoryPressure",
     "Piece",
     "Prompt",
+    "LogitBias",
     "AnswerOptions",
     "ConversationInfo",
     "CountSetting",

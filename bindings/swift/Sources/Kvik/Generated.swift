@@ -1096,9 +1096,9 @@ public protocol ModelHandleProtocol: AnyObject, Sendable {
     func conversationsAreStored() throws  -> Bool
 
     /**
-     * Number of tokens of a prompt.
+     * Number of tokens of a prompt, as an answer with these options reads it.
      */
-    func countTokens(prompt: Prompt) throws  -> Int64
+    func countTokens(prompt: Prompt, options: AnswerOptions) throws  -> Int64
 
     /**
      * Embedding of a text.
@@ -1108,7 +1108,7 @@ public protocol ModelHandleProtocol: AnyObject, Sendable {
     /**
      * Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
      */
-    func explain(prompt: Prompt) throws  -> Explanation
+    func explain(prompt: Prompt, options: AnswerOptions) throws  -> Explanation
 
     /**
      * Unpins the prompt of a name, unless another name has the same tokens. Returns whether the name existed.
@@ -1123,18 +1123,18 @@ public protocol ModelHandleProtocol: AnyObject, Sendable {
     /**
      * Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
      */
-    func isKept(id: String, prompt: Prompt) throws  -> KeptState
+    func isKept(id: String, prompt: Prompt, options: AnswerOptions) throws  -> KeptState
 
     /**
-     * Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
-     * The previous prompt of the name is unpinned.
+     * Computes the common prefix of future prompts of answers with these options, unless it is cached, and pins it under a
+     * name until it is forgotten. The previous prompt of the name is unpinned.
      */
-    func keepPrompt(id: String, prompt: Prompt) throws  -> KeptState
+    func keepPrompt(id: String, prompt: Prompt, options: AnswerOptions) throws  -> KeptState
 
     /**
      * Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
      */
-    func logits(prompt: Prompt, tokens: [Int32]?) throws  -> Logits
+    func logits(prompt: Prompt, tokens: [Int32]?, options: AnswerOptions) throws  -> Logits
 
     /**
      * Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
@@ -1331,14 +1331,15 @@ open func conversationsAreStored()throws  -> Bool  {
 }
 
     /**
-     * Number of tokens of a prompt.
+     * Number of tokens of a prompt, as an answer with these options reads it.
      */
-open func countTokens(prompt: Prompt)throws  -> Int64  {
+open func countTokens(prompt: Prompt, options: AnswerOptions)throws  -> Int64  {
     return try  FfiConverterInt64.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
         uniffiCallStatus in
     uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens(
             self.uniffiCloneHandle(),
-        FfiConverterTypePrompt_lower(prompt),uniffiCallStatus
+        FfiConverterTypePrompt_lower(prompt),
+        FfiConverterTypeAnswerOptions_lower(options),uniffiCallStatus
     )
 })
 }
@@ -1359,12 +1360,13 @@ open func embed(text: String)throws  -> Embedding  {
     /**
      * Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
      */
-open func explain(prompt: Prompt)throws  -> Explanation  {
+open func explain(prompt: Prompt, options: AnswerOptions)throws  -> Explanation  {
     return try  FfiConverterTypeExplanation_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
         uniffiCallStatus in
     uniffi_kvik_uniffi_fn_method_modelhandle_explain(
             self.uniffiCloneHandle(),
-        FfiConverterTypePrompt_lower(prompt),uniffiCallStatus
+        FfiConverterTypePrompt_lower(prompt),
+        FfiConverterTypeAnswerOptions_lower(options),uniffiCallStatus
     )
 })
 }
@@ -1399,28 +1401,30 @@ open func generate(prompt: Prompt, options: AnswerOptions)throws  -> AnswerHandl
     /**
      * Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
      */
-open func isKept(id: String, prompt: Prompt)throws  -> KeptState  {
+open func isKept(id: String, prompt: Prompt, options: AnswerOptions)throws  -> KeptState  {
     return try  FfiConverterTypeKeptState_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
         uniffiCallStatus in
     uniffi_kvik_uniffi_fn_method_modelhandle_is_kept(
             self.uniffiCloneHandle(),
         FfiConverterString.lower(id),
-        FfiConverterTypePrompt_lower(prompt),uniffiCallStatus
+        FfiConverterTypePrompt_lower(prompt),
+        FfiConverterTypeAnswerOptions_lower(options),uniffiCallStatus
     )
 })
 }
 
     /**
-     * Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
-     * The previous prompt of the name is unpinned.
+     * Computes the common prefix of future prompts of answers with these options, unless it is cached, and pins it under a
+     * name until it is forgotten. The previous prompt of the name is unpinned.
      */
-open func keepPrompt(id: String, prompt: Prompt)throws  -> KeptState  {
+open func keepPrompt(id: String, prompt: Prompt, options: AnswerOptions)throws  -> KeptState  {
     return try  FfiConverterTypeKeptState_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
         uniffiCallStatus in
     uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt(
             self.uniffiCloneHandle(),
         FfiConverterString.lower(id),
-        FfiConverterTypePrompt_lower(prompt),uniffiCallStatus
+        FfiConverterTypePrompt_lower(prompt),
+        FfiConverterTypeAnswerOptions_lower(options),uniffiCallStatus
     )
 })
 }
@@ -1428,13 +1432,14 @@ open func keepPrompt(id: String, prompt: Prompt)throws  -> KeptState  {
     /**
      * Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
      */
-open func logits(prompt: Prompt, tokens: [Int32]?)throws  -> Logits  {
+open func logits(prompt: Prompt, tokens: [Int32]?, options: AnswerOptions)throws  -> Logits  {
     return try  FfiConverterTypeLogits_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
         uniffiCallStatus in
     uniffi_kvik_uniffi_fn_method_modelhandle_logits(
             self.uniffiCloneHandle(),
         FfiConverterTypePrompt_lower(prompt),
-        FfiConverterOptionSequenceInt32.lower(tokens),uniffiCallStatus
+        FfiConverterOptionSequenceInt32.lower(tokens),
+        FfiConverterTypeAnswerOptions_lower(options),uniffiCallStatus
     )
 })
 }
@@ -1629,6 +1634,10 @@ public struct AnswerOptions: Equatable, Hashable {
      */
     public let frequencyPenalty: Double?
     /**
+     * Changes of the logits of tokens.
+     */
+    public let logitBias: [LogitBias]
+    /**
      * Seed of the sampler: the same seed gives the same text. Random by default.
      */
     public let seed: Int64?
@@ -1695,6 +1704,9 @@ public struct AnswerOptions: Equatable, Hashable {
          * Subtracted per occurrence from the logits of generated tokens; 0 is off.
          */frequencyPenalty: Double? = nil,
         /**
+         * Changes of the logits of tokens.
+         */logitBias: [LogitBias] = [],
+        /**
          * Seed of the sampler: the same seed gives the same text. Random by default.
          */seed: Int64? = nil,
         /**
@@ -1727,6 +1739,7 @@ public struct AnswerOptions: Equatable, Hashable {
         self.repetitionPenalty = repetitionPenalty
         self.presencePenalty = presencePenalty
         self.frequencyPenalty = frequencyPenalty
+        self.logitBias = logitBias
         self.seed = seed
         self.reasoning = reasoning
         self.tools = tools
@@ -1763,6 +1776,7 @@ public struct FfiConverterTypeAnswerOptions: FfiConverterRustBuffer {
                 repetitionPenalty: FfiConverterOptionDouble.read(from: &buf),
                 presencePenalty: FfiConverterOptionDouble.read(from: &buf),
                 frequencyPenalty: FfiConverterOptionDouble.read(from: &buf),
+                logitBias: FfiConverterSequenceTypeLogitBias.read(from: &buf),
                 seed: FfiConverterOptionInt64.read(from: &buf),
                 reasoning: FfiConverterOptionBool.read(from: &buf),
                 tools: FfiConverterOptionString.read(from: &buf),
@@ -1785,6 +1799,7 @@ public struct FfiConverterTypeAnswerOptions: FfiConverterRustBuffer {
         FfiConverterOptionDouble.write(value.repetitionPenalty, into: &buf)
         FfiConverterOptionDouble.write(value.presencePenalty, into: &buf)
         FfiConverterOptionDouble.write(value.frequencyPenalty, into: &buf)
+        FfiConverterSequenceTypeLogitBias.write(value.logitBias, into: &buf)
         FfiConverterOptionInt64.write(value.seed, into: &buf)
         FfiConverterOptionBool.write(value.reasoning, into: &buf)
         FfiConverterOptionString.write(value.tools, into: &buf)
@@ -2304,6 +2319,75 @@ public func FfiConverterTypeFlushed_lift(_ buf: RustBuffer) throws -> Flushed {
 #endif
 public func FfiConverterTypeFlushed_lower(_ value: Flushed) -> RustBuffer {
     return FfiConverterTypeFlushed.lower(value)
+}
+
+
+/**
+ * A change of the logit of a token.
+ */
+public struct LogitBias: Equatable, Hashable {
+    /**
+     * The token, as `tokens` returns it.
+     */
+    public let token: Int32
+    /**
+     * Number that is added to its logit, at most 1e9; negative infinity forbids the token.
+     */
+    public let bias: Double
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * The token, as `tokens` returns it.
+         */token: Int32,
+        /**
+         * Number that is added to its logit, at most 1e9; negative infinity forbids the token.
+         */bias: Double) {
+        self.token = token
+        self.bias = bias
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension LogitBias: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeLogitBias: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> LogitBias {
+        return
+            try LogitBias(
+                token: FfiConverterInt32.read(from: &buf),
+                bias: FfiConverterDouble.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: LogitBias, into buf: inout [UInt8]) {
+        FfiConverterInt32.write(value.token, into: &buf)
+        FfiConverterDouble.write(value.bias, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeLogitBias_lift(_ buf: RustBuffer) throws -> LogitBias {
+    return try FfiConverterTypeLogitBias.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeLogitBias_lower(_ value: LogitBias) -> RustBuffer {
+    return FfiConverterTypeLogitBias.lower(value)
 }
 
 
@@ -5120,6 +5204,31 @@ fileprivate struct FfiConverterSequenceTypeConversationInfo: FfiConverterRustBuf
 #if swift(>=5.8)
 @_documentation(visibility: private)
 #endif
+fileprivate struct FfiConverterSequenceTypeLogitBias: FfiConverterRustBuffer {
+    typealias SwiftType = [LogitBias]
+
+    public static func write(_ value: [LogitBias], into buf: inout [UInt8]) {
+        let len = Int32(value.count)
+        writeInt(&buf, len)
+        for item in value {
+            FfiConverterTypeLogitBias.write(item, into: &buf)
+        }
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> [LogitBias] {
+        let len: Int32 = try readInt(&buf)
+        var seq = [LogitBias]()
+        seq.reserveCapacity(Int(len))
+        for _ in 0 ..< len {
+            seq.append(try FfiConverterTypeLogitBias.read(from: &buf))
+        }
+        return seq
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
 fileprivate struct FfiConverterSequenceTypeMessage: FfiConverterRustBuffer {
     typealias SwiftType = [Message]
 
@@ -5255,13 +5364,13 @@ private let initializationResult: InitializationResult = {
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_conversations_are_stored() != 24371) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 48707) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 1828) {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_embed() != 20043) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_explain() != 41931) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_explain() != 34558) {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_forget_prompt() != 45131) {
@@ -5270,13 +5379,13 @@ private let initializationResult: InitializationResult = {
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_generate() != 12452) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() != 36837) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() != 14410) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 32181) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 36215) {
         return InitializationResult.apiChecksumMismatch
     }
-    if (uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 57412) {
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 6703) {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() != 16609) {

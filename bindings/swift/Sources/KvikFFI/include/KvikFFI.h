@@ -370,7 +370,7 @@ int8_t uniffi_kvik_uniffi_fn_method_modelhandle_conversations_are_stored(uint64_
 #endif
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_COUNT_TOKENS
 #define UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_COUNT_TOKENS
-int64_t uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens(uint64_t ptr, RustBuffer prompt, RustCallStatus *_Nonnull out_status
+int64_t uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens(uint64_t ptr, RustBuffer prompt, RustBuffer options, RustCallStatus *_Nonnull out_status
 );
 #endif
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_EMBED
@@ -380,7 +380,7 @@ RustBuffer uniffi_kvik_uniffi_fn_method_modelhandle_embed(uint64_t ptr, RustBuff
 #endif
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_EXPLAIN
 #define UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_EXPLAIN
-RustBuffer uniffi_kvik_uniffi_fn_method_modelhandle_explain(uint64_t ptr, RustBuffer prompt, RustCallStatus *_Nonnull out_status
+RustBuffer uniffi_kvik_uniffi_fn_method_modelhandle_explain(uint64_t ptr, RustBuffer prompt, RustBuffer options, RustCallStatus *_Nonnull out_status
 );
 #endif
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_FORGET_PROMPT
@@ -395,17 +395,17 @@ uint64_t uniffi_kvik_uniffi_fn_method_modelhandle_generate(uint64_t ptr, RustBuf
 #endif
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_IS_KEPT
 #define UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_IS_KEPT
-RustBuffer uniffi_kvik_uniffi_fn_method_modelhandle_is_kept(uint64_t ptr, RustBuffer id, RustBuffer prompt, RustCallStatus *_Nonnull out_status
+RustBuffer uniffi_kvik_uniffi_fn_method_modelhandle_is_kept(uint64_t ptr, RustBuffer id, RustBuffer prompt, RustBuffer options, RustCallStatus *_Nonnull out_status
 );
 #endif
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_KEEP_PROMPT
 #define UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_KEEP_PROMPT
-RustBuffer uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt(uint64_t ptr, RustBuffer id, RustBuffer prompt, RustCallStatus *_Nonnull out_status
+RustBuffer uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt(uint64_t ptr, RustBuffer id, RustBuffer prompt, RustBuffer options, RustCallStatus *_Nonnull out_status
 );
 #endif
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_LOGITS
 #define UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_LOGITS
-RustBuffer uniffi_kvik_uniffi_fn_method_modelhandle_logits(uint64_t ptr, RustBuffer prompt, RustBuffer tokens, RustCallStatus *_Nonnull out_status
+RustBuffer uniffi_kvik_uniffi_fn_method_modelhandle_logits(uint64_t ptr, RustBuffer prompt, RustBuffer tokens, RustBuffer options, RustCallStatus *_Nonnull out_status
 );
 #endif
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_MODELHANDLE_ON_BACKGROUND

@@ -813,21 +813,21 @@ internal object UniffiLib {
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_conversations_are_stored(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): Byte
-    external fun uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens(`ptr`: Long,`prompt`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens(`ptr`: Long,`prompt`: RustBuffer.ByValue,`options`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): Long
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_embed(`ptr`: Long,`text`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
-    external fun uniffi_kvik_uniffi_fn_method_modelhandle_explain(`ptr`: Long,`prompt`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_explain(`ptr`: Long,`prompt`: RustBuffer.ByValue,`options`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_forget_prompt(`ptr`: Long,`id`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): Byte
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_generate(`ptr`: Long,`prompt`: RustBuffer.ByValue,`options`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): Long
-    external fun uniffi_kvik_uniffi_fn_method_modelhandle_is_kept(`ptr`: Long,`id`: RustBuffer.ByValue,`prompt`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_is_kept(`ptr`: Long,`id`: RustBuffer.ByValue,`prompt`: RustBuffer.ByValue,`options`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
-    external fun uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt(`ptr`: Long,`id`: RustBuffer.ByValue,`prompt`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt(`ptr`: Long,`id`: RustBuffer.ByValue,`prompt`: RustBuffer.ByValue,`options`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
-    external fun uniffi_kvik_uniffi_fn_method_modelhandle_logits(`ptr`: Long,`prompt`: RustBuffer.ByValue,`tokens`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_logits(`ptr`: Long,`prompt`: RustBuffer.ByValue,`tokens`: RustBuffer.ByValue,`options`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_on_background(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
@@ -1010,13 +1010,13 @@ private fun uniffiCheckApiChecksums(lib: IntegrityCheckingUniffiLib) {
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations_are_stored() and 0xFFFF) != 24371) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() and 0xFFFF) != 48707) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() and 0xFFFF) != 1828) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_embed() and 0xFFFF) != 20043) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_explain() and 0xFFFF) != 41931) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_explain() and 0xFFFF) != 34558) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_forget_prompt() and 0xFFFF) != 45131) {
@@ -1025,13 +1025,13 @@ private fun uniffiCheckApiChecksums(lib: IntegrityCheckingUniffiLib) {
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_generate() and 0xFFFF) != 12452) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() and 0xFFFF) != 36837) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept() and 0xFFFF) != 14410) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() and 0xFFFF) != 32181) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() and 0xFFFF) != 36215) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
-    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() and 0xFFFF) != 57412) {
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() and 0xFFFF) != 6703) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() and 0xFFFF) != 16609) {
@@ -2319,9 +2319,9 @@ public interface ModelHandleInterface {
     fun `conversationsAreStored`(): kotlin.Boolean
 
     /**
-     * Number of tokens of a prompt.
+     * Number of tokens of a prompt, as an answer with these options reads it.
      */
-    fun `countTokens`(`prompt`: Prompt): kotlin.Long
+    fun `countTokens`(`prompt`: Prompt, `options`: AnswerOptions): kotlin.Long
 
     /**
      * Embedding of a text.
@@ -2331,7 +2331,7 @@ public interface ModelHandleInterface {
     /**
      * Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
      */
-    fun `explain`(`prompt`: Prompt): Explanation
+    fun `explain`(`prompt`: Prompt, `options`: AnswerOptions): Explanation
 
     /**
      * Unpins the prompt of a name, unless another name has the same tokens. Returns whether the name existed.
@@ -2346,18 +2346,18 @@ public interface ModelHandleInterface {
     /**
      * Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
      */
-    fun `isKept`(`id`: kotlin.String, `prompt`: Prompt): KeptState
+    fun `isKept`(`id`: kotlin.String, `prompt`: Prompt, `options`: AnswerOptions): KeptState
 
     /**
-     * Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
-     * The previous prompt of the name is unpinned.
+     * Computes the common prefix of future prompts of answers with these options, unless it is cached, and pins it under a
+     * name until it is forgotten. The previous prompt of the name is unpinned.
      */
-    fun `keepPrompt`(`id`: kotlin.String, `prompt`: Prompt): KeptState
+    fun `keepPrompt`(`id`: kotlin.String, `prompt`: Prompt, `options`: AnswerOptions): KeptState
 
     /**
      * Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
      */
-    fun `logits`(`prompt`: Prompt, `tokens`: List<kotlin.Int>?): Logits
+    fun `logits`(`prompt`: Prompt, `tokens`: List<kotlin.Int>?, `options`: AnswerOptions): Logits
 
     /**
      * Prepares for the end of the process: cancels all answers and waits until all computed blocks are on disk, at most
@@ -2582,16 +2582,17 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Number of tokens of a prompt.
+     * Number of tokens of a prompt, as an answer with these options reads it.
      */
-    @Throws(KvikException::class)override fun `countTokens`(`prompt`: Prompt): kotlin.Long {
+    @Throws(KvikException::class)override fun `countTokens`(`prompt`: Prompt, `options`: AnswerOptions): kotlin.Long {
             return FfiConverterLong.lift(
     callWithHandle {
     uniffiRustCallWithError(KvikException) { _status ->
     UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens(
         it,
 
-        FfiConverterTypePrompt.lower(`prompt`),_status)
+        FfiConverterTypePrompt.lower(`prompt`),
+        FfiConverterTypeAnswerOptions.lower(`options`),_status)
 }
     }
     )
@@ -2620,14 +2621,15 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
     /**
      * Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
      */
-    @Throws(KvikException::class)override fun `explain`(`prompt`: Prompt): Explanation {
+    @Throws(KvikException::class)override fun `explain`(`prompt`: Prompt, `options`: AnswerOptions): Explanation {
             return FfiConverterTypeExplanation.lift(
     callWithHandle {
     uniffiRustCallWithError(KvikException) { _status ->
     UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_explain(
         it,
 
-        FfiConverterTypePrompt.lower(`prompt`),_status)
+        FfiConverterTypePrompt.lower(`prompt`),
+        FfiConverterTypeAnswerOptions.lower(`options`),_status)
 }
     }
     )
@@ -2675,7 +2677,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
     /**
      * Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
      */
-    @Throws(KvikException::class)override fun `isKept`(`id`: kotlin.String, `prompt`: Prompt): KeptState {
+    @Throws(KvikException::class)override fun `isKept`(`id`: kotlin.String, `prompt`: Prompt, `options`: AnswerOptions): KeptState {
             return FfiConverterTypeKeptState.lift(
     callWithHandle {
     uniffiRustCallWithError(KvikException) { _status ->
@@ -2683,7 +2685,8 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
         it,
 
         FfiConverterString.lower(`id`),
-        FfiConverterTypePrompt.lower(`prompt`),_status)
+        FfiConverterTypePrompt.lower(`prompt`),
+        FfiConverterTypeAnswerOptions.lower(`options`),_status)
 }
     }
     )
@@ -2692,10 +2695,10 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
-     * Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is forgotten.
-     * The previous prompt of the name is unpinned.
+     * Computes the common prefix of future prompts of answers with these options, unless it is cached, and pins it under a
+     * name until it is forgotten. The previous prompt of the name is unpinned.
      */
-    @Throws(KvikException::class)override fun `keepPrompt`(`id`: kotlin.String, `prompt`: Prompt): KeptState {
+    @Throws(KvikException::class)override fun `keepPrompt`(`id`: kotlin.String, `prompt`: Prompt, `options`: AnswerOptions): KeptState {
             return FfiConverterTypeKeptState.lift(
     callWithHandle {
     uniffiRustCallWithError(KvikException) { _status ->
@@ -2703,7 +2706,8 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
         it,
 
         FfiConverterString.lower(`id`),
-        FfiConverterTypePrompt.lower(`prompt`),_status)
+        FfiConverterTypePrompt.lower(`prompt`),
+        FfiConverterTypeAnswerOptions.lower(`options`),_status)
 }
     }
     )
@@ -2714,7 +2718,7 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
     /**
      * Logits of the next token, before sampling: of the whole vocabulary, or of `tokens` in their order.
      */
-    @Throws(KvikException::class)override fun `logits`(`prompt`: Prompt, `tokens`: List<kotlin.Int>?): Logits {
+    @Throws(KvikException::class)override fun `logits`(`prompt`: Prompt, `tokens`: List<kotlin.Int>?, `options`: AnswerOptions): Logits {
             return FfiConverterTypeLogits.lift(
     callWithHandle {
     uniffiRustCallWithError(KvikException) { _status ->
@@ -2722,7 +2726,8 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
         it,
 
         FfiConverterTypePrompt.lower(`prompt`),
-        FfiConverterOptionalSequenceInt.lower(`tokens`),_status)
+        FfiConverterOptionalSequenceInt.lower(`tokens`),
+        FfiConverterTypeAnswerOptions.lower(`options`),_status)
 }
     }
     )
@@ -3010,6 +3015,11 @@ data class AnswerOptions (
     val `frequencyPenalty`: kotlin.Double? = null
     ,
     /**
+     * Changes of the logits of tokens.
+     */
+    val `logitBias`: List<LogitBias> = listOf()
+    ,
+    /**
      * Seed of the sampler: the same seed gives the same text. Random by default.
      */
     val `seed`: kotlin.Long? = null
@@ -3071,6 +3081,7 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterOptionalDouble.read(buf),
             FfiConverterOptionalDouble.read(buf),
             FfiConverterOptionalDouble.read(buf),
+            FfiConverterSequenceTypeLogitBias.read(buf),
             FfiConverterOptionalLong.read(buf),
             FfiConverterOptionalBoolean.read(buf),
             FfiConverterOptionalString.read(buf),
@@ -3093,6 +3104,7 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterOptionalDouble.allocationSize(value.`repetitionPenalty`) +
             FfiConverterOptionalDouble.allocationSize(value.`presencePenalty`) +
             FfiConverterOptionalDouble.allocationSize(value.`frequencyPenalty`) +
+            FfiConverterSequenceTypeLogitBias.allocationSize(value.`logitBias`) +
             FfiConverterOptionalLong.allocationSize(value.`seed`) +
             FfiConverterOptionalBoolean.allocationSize(value.`reasoning`) +
             FfiConverterOptionalString.allocationSize(value.`tools`) +
@@ -3114,6 +3126,7 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterOptionalDouble.write(value.`repetitionPenalty`, buf)
             FfiConverterOptionalDouble.write(value.`presencePenalty`, buf)
             FfiConverterOptionalDouble.write(value.`frequencyPenalty`, buf)
+            FfiConverterSequenceTypeLogitBias.write(value.`logitBias`, buf)
             FfiConverterOptionalLong.write(value.`seed`, buf)
             FfiConverterOptionalBoolean.write(value.`reasoning`, buf)
             FfiConverterOptionalString.write(value.`tools`, buf)
@@ -3468,6 +3481,53 @@ public object FfiConverterTypeFlushed: FfiConverterRustBuffer<Flushed> {
     override fun write(value: Flushed, buf: ByteBuffer) {
             FfiConverterBoolean.write(value.`isIdle`, buf)
             FfiConverterLong.write(value.`unwrittenBlocks`, buf)
+    }
+}
+
+
+
+/**
+ * A change of the logit of a token.
+ */
+data class LogitBias (
+    /**
+     * The token, as `tokens` returns it.
+     */
+    val `token`: kotlin.Int
+    ,
+    /**
+     * Number that is added to its logit, at most 1e9; negative infinity forbids the token.
+     */
+    val `bias`: kotlin.Double
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeLogitBias: FfiConverterRustBuffer<LogitBias> {
+    override fun read(buf: ByteBuffer): LogitBias {
+        return LogitBias(
+            FfiConverterInt.read(buf),
+            FfiConverterDouble.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: LogitBias) = (
+            FfiConverterInt.allocationSize(value.`token`) +
+            FfiConverterDouble.allocationSize(value.`bias`)
+    )
+
+    override fun write(value: LogitBias, buf: ByteBuffer) {
+            FfiConverterInt.write(value.`token`, buf)
+            FfiConverterDouble.write(value.`bias`, buf)
     }
 }
 
@@ -5821,6 +5881,34 @@ public object FfiConverterSequenceTypeConversationInfo: FfiConverterRustBuffer<L
         buf.putInt(value.size)
         value.iterator().forEach {
             FfiConverterTypeConversationInfo.write(it, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
+public object FfiConverterSequenceTypeLogitBias: FfiConverterRustBuffer<List<LogitBias>> {
+    override fun read(buf: ByteBuffer): List<LogitBias> {
+        val len = buf.getInt()
+        return List<LogitBias>(len) {
+            FfiConverterTypeLogitBias.read(buf)
+        }
+    }
+
+    override fun allocationSize(value: List<LogitBias>): ULong {
+        val sizeForLength = 4UL
+        val sizeForItems = value.map { FfiConverterTypeLogitBias.allocationSize(it) }.sum()
+        return sizeForLength + sizeForItems
+    }
+
+    override fun write(value: List<LogitBias>, buf: ByteBuffer) {
+        buf.putInt(value.size)
+        value.iterator().forEach {
+            FfiConverterTypeLogitBias.write(it, buf)
         }
     }
 }
