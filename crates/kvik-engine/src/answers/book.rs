@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use kvik_cache::Token;
 
 use super::splice::Continuation;
-use crate::api::{AnswerKey, AnswerOwner};
+use crate::api::{AnswerKey, AnswerOwner, UsedAnswer};
 use crate::store::answer_log::{LogNews, LoggedAnswer};
 
 /// Bytes of all answers.
@@ -45,14 +45,19 @@ struct Owned {
 /// The answers behind the same bytes, the latest last.
 #[derive(Debug)]
 struct AtPlace {
-    answers: Vec<Arc<[Token]>>,
+    answers: Vec<KnownAnswer>,
     used: u64,
-    life: AnswerLife,
     /// Read from the log that another process writes: gone when it is no longer in it.
     is_read: bool,
 }
 
-/// How long answers last, as their blocks do: after their last use for the longest time that any of their users asks.
+#[derive(Debug)]
+struct KnownAnswer {
+    tokens: Arc<[Token]>,
+    life: AnswerLife,
+}
+
+/// How long an answer lasts, as its blocks do: after its last use for the longest time that any of its users asks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AnswerLife {
     /// For ever, if there is none.
@@ -98,7 +103,19 @@ impl AnswerLife {
 
 impl AtPlace {
     fn bytes(&self) -> usize {
-        PLACE_BYTES + self.answers.iter().map(|answer| size_of_val(&**answer)).sum::<usize>()
+        let answers = self.answers.iter();
+        PLACE_BYTES
+            + answers.map(|known| size_of::<KnownAnswer>() + size_of_val(&*known.tokens)).sum::<usize>()
+    }
+
+    fn expires(&self) -> bool {
+        self.answers.iter().any(|known| known.life.ttl.is_some())
+    }
+
+    /// Keeps such answers only; `None` if there are none.
+    fn with(mut self, keeps: impl FnMut(&KnownAnswer) -> bool) -> Option<AtPlace> {
+        self.answers.retain(keeps);
+        (!self.answers.is_empty()).then_some(self)
     }
 }
 
@@ -115,7 +132,7 @@ impl AnswerBook {
             None => return,
             Some(LogNews::Added(answers)) => answers,
             Some(LogNews::Replaced(answers)) => {
-                self.drop_if(|at| at.is_read);
+                self.keep_if(|at, _| !at.is_read);
                 answers
             }
         };
@@ -124,25 +141,25 @@ impl AnswerBook {
         }
     }
 
+    /// Returns whether it is new, or was to expire before.
     fn insert(&mut self, answer: &LoggedAnswer, life: AnswerLife, is_read: bool) -> bool {
         let LoggedAnswer { owner, place, tokens } = answer;
         self.uses += 1;
-        let there = self.take(owner, place).filter(|at| !at.life.has_ended(life.used_at));
-        let mut at = there.unwrap_or(AtPlace { answers: Vec::new(), used: 0, life, is_read });
-        let known = at.answers.iter().position(|known| known == tokens);
-        if let Some(index) = known {
-            at.answers.remove(index);
-        }
-        at.answers.push(tokens.clone());
+        let there = self.take(owner, place);
+        let there = there.and_then(|at| at.with(|known| !known.life.has_ended(life.used_at)));
+        let mut at = there.unwrap_or(AtPlace { answers: Vec::new(), used: 0, is_read });
+        let known = at.answers.iter().position(|known| known.tokens == *tokens);
+        let known = known.map(|index| at.answers.remove(index).life);
+        let life = known.map_or(life, |known| known.and(life));
+        at.answers.push(KnownAnswer { tokens: tokens.clone(), life });
         let surplus = at.answers.len().saturating_sub(AT_PLACE_MAX);
         at.answers.drain(..surplus);
         at.used = self.uses;
-        // The longest life counts, and an answer of this process is its own.
-        at.life = at.life.and(life);
+        // An answer of this process is its own.
         at.is_read &= is_read;
         self.put(*owner, *place, at);
         self.make_room(owner);
-        known.is_none()
+        known.is_none_or(|known| known.ttl.is_some())
     }
 
     /// Bytes of all answers.
@@ -164,20 +181,24 @@ impl AnswerBook {
         let Some(owned) = self.owners.get(owner) else { return Vec::new() };
         let mut found = Vec::new();
         for place in places {
-            let Some(at) = owned.places.get(place).filter(|at| !at.life.has_ended(now)) else { continue };
-            let one =
-                |tokens: &Arc<[Token]>| Continuation { at: place.bytes as usize, tokens: tokens.clone() };
-            found.extend(at.answers.iter().map(one));
+            let Some(at) = owned.places.get(place) else { continue };
+            let known = at.answers.iter().filter(|known| !known.life.has_ended(now));
+            found.extend(
+                known.map(|known| Continuation { at: place.bytes as usize, tokens: known.tokens.clone() }),
+            );
         }
         found
     }
 
-    /// Counts a use of the answers behind these places. What is in use does not expire, however long that takes.
-    pub(super) fn use_at(&mut self, owner: &AnswerOwner, places: &[AnswerKey], life: AnswerLife) {
-        for place in places {
+    /// Counts a use of these answers, and of no others behind the same bytes. What is in use does not expire, however long
+    /// that takes.
+    pub(super) fn use_at(&mut self, owner: &AnswerOwner, used: &[UsedAnswer], life: AnswerLife) {
+        for UsedAnswer { place, tokens } in used {
             let Some(mut at) = self.take(owner, place) else { continue };
             self.uses += 1;
-            (at.used, at.life) = (self.uses, at.life.and(life));
+            at.used = self.uses;
+            let known = at.answers.iter_mut().filter(|known| known.tokens == *tokens);
+            known.for_each(|known| known.life = known.life.and(life));
             self.put(*owner, *place, at);
         }
     }
@@ -205,19 +226,27 @@ impl AnswerBook {
         if self.next_look.is_none_or(|look| now.awake < look) {
             return;
         }
-        self.drop_if(|at| at.life.has_ended(now));
+        self.keep_if(|_, known| !known.life.has_ended(now));
         let mut left = self.owners.values().flat_map(|owned| owned.places.values());
-        self.next_look = left.any(|at| at.life.ttl.is_some()).then(|| now.awake + LOOK_EVERY);
+        self.next_look = left.any(AtPlace::expires).then(|| now.awake + LOOK_EVERY);
     }
 
-    /// Drops the answers of these places.
-    fn drop_if(&mut self, is_surplus: impl Fn(&AtPlace) -> bool) {
+    /// Keeps such answers only.
+    fn keep_if(&mut self, keeps: impl Fn(&AtPlace, &KnownAnswer) -> bool) {
+        let is_changed = |at: &AtPlace| at.answers.iter().any(|known| !keeps(at, known));
         let places = |(owner, owned): (&AnswerOwner, &Owned)| {
-            let surplus = owned.places.iter().filter(|(_, at)| is_surplus(at));
-            surplus.map(|(place, _)| (*owner, *place)).collect::<Vec<_>>()
+            let changed = owned.places.iter().filter(|(_, at)| is_changed(at));
+            changed.map(|(place, _)| (*owner, *place)).collect::<Vec<_>>()
         };
-        let surplus: Vec<_> = self.owners.iter().flat_map(places).collect();
-        surplus.iter().for_each(|(owner, place)| drop(self.take(owner, place)));
+        let changed: Vec<_> = self.owners.iter().flat_map(places).collect();
+        for (owner, place) in changed {
+            let Some(mut at) = self.take(&owner, &place) else { continue };
+            let answers = std::mem::take(&mut at.answers);
+            at.answers = answers.into_iter().filter(|known| keeps(&at, known)).collect();
+            if !at.answers.is_empty() {
+                self.put(owner, place, at);
+            }
+        }
     }
 
     /// Sets the owners whose answers are not written to disk; returns whether one is new among them.
@@ -230,7 +259,8 @@ impl AnswerBook {
     /// Whether an answer is known and to be on disk.
     pub(super) fn is_durable(&self, answer: &LoggedAnswer) -> bool {
         let at = self.owners.get(&answer.owner).and_then(|owned| owned.places.get(&answer.place));
-        let has = at.is_some_and(|at| at.life.ttl.is_none() && at.answers.contains(&answer.tokens));
+        let is_it = |known: &KnownAnswer| known.life.ttl.is_none() && known.tokens == answer.tokens;
+        let has = at.is_some_and(|at| at.answers.iter().any(is_it));
         has && !self.in_memory.contains(&answer.owner)
     }
 
@@ -239,12 +269,11 @@ impl AnswerBook {
         let owners = self.owners.iter().filter(|(owner, _)| !self.in_memory.contains(*owner));
         let places =
             owners.flat_map(|(owner, owned)| owned.places.iter().map(move |(place, at)| (owner, place, at)));
-        let mut places: Vec<_> = places.filter(|(_, _, at)| at.life.ttl.is_none()).collect();
+        let mut places: Vec<_> = places.collect();
         places.sort_unstable_by_key(|(_, _, at)| at.used);
         let answers = places.into_iter().flat_map(|(owner, place, at)| {
-            let one =
-                |tokens: &Arc<[Token]>| LoggedAnswer { owner: *owner, place: *place, tokens: tokens.clone() };
-            at.answers.iter().map(one)
+            let lasting = at.answers.iter().filter(|known| known.life.ttl.is_none());
+            lasting.map(|known| LoggedAnswer { owner: *owner, place: *place, tokens: known.tokens.clone() })
         });
         answers.collect()
     }
@@ -266,8 +295,9 @@ impl AnswerBook {
         owned.bytes += at.bytes();
         self.bytes += at.bytes();
         owned.by_use.insert(at.used, place);
-        if at.life.ttl.is_some() {
-            self.next_look.get_or_insert(at.life.used_at.awake + LOOK_EVERY);
+        let expiring = at.answers.iter().filter(|known| known.life.ttl.is_some());
+        if let Some(used_at) = expiring.map(|known| known.life.used_at.awake).min() {
+            self.next_look.get_or_insert(used_at + LOOK_EVERY);
         }
         owned.places.insert(place, at);
     }
@@ -368,6 +398,7 @@ mod tests {
     #[test]
     fn a_use_restarts_a_life_and_the_longest_one_counts() {
         let (place, began) = (answer(1, 5, &[]).place, Moment::now());
+        let it = UsedAnswer { place, tokens: [1].into() };
         let used = |minute: u64, ttl: Option<u64>| AnswerLife {
             ttl: ttl.map(minutes),
             used_at: later(began, minute, minute),
@@ -384,11 +415,41 @@ mod tests {
             let mut book = AnswerBook::default();
             book.add(&answer(1, 5, &[1]), used(0, Some(60)));
             for &life in &uses {
-                book.use_at(&[1; 16], &[place], life);
+                book.use_at(&[1; 16], std::slice::from_ref(&it), life);
             }
             let found = !book.at(&[1; 16], &[place], used(then, None).used_at).is_empty();
             assert_eq!(found, expect, "minute {then}, {uses:?}");
         }
+    }
+
+    #[test]
+    fn of_answers_to_the_same_prompt_each_has_its_own_life() {
+        let (place, began) = (answer(1, 5, &[]).place, Moment::now());
+        let life = |minute: u64, ttl: Option<u64>| AnswerLife {
+            ttl: ttl.map(minutes),
+            used_at: later(began, minute, minute),
+        };
+        let mut book = AnswerBook::default();
+        assert!(!book.add(&answer(1, 5, &[1]), life(0, Some(60))));
+        assert!(book.add(&answer(1, 5, &[2]), life(0, None)));
+        assert!(!book.add(&answer(1, 5, &[3]), life(0, Some(60))));
+        book.use_at(&[1; 16], &[UsedAnswer { place, tokens: [3].into() }], life(50, Some(1)));
+        let found = |book: &AnswerBook, minute: u64| -> Vec<Token> {
+            let found = book.at(&[1; 16], &[place], later(began, minute, minute));
+            found.iter().map(|one| one.tokens[0]).collect()
+        };
+        assert_eq!([59, 60, 110].map(|minute| found(&book, minute)), [vec![1, 2, 3], vec![2, 3], vec![2]]);
+        let lasting = |book: &AnswerBook| book.durable().iter().map(|one| one.tokens[0]).collect::<Vec<_>>();
+        assert_eq!(lasting(&book), [2]);
+        assert!(!book.is_durable(&answer(1, 5, &[1])) && book.is_durable(&answer(1, 5, &[2])));
+        let before = book.bytes;
+        book.drop_ended(later(began, 60, 60));
+        assert_eq!(found(&book, 0), [2, 3], "the first one is dropped");
+        assert!(book.bytes < before && book.next_look().is_some());
+        book.drop_ended(later(began, 111, 111));
+        assert_eq!((found(&book, 0), book.next_look()), (vec![2], None));
+        book.clear(Some(&[1; 16]));
+        assert_eq!(book.bytes, 0);
     }
 
     #[test]

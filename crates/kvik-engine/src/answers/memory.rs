@@ -12,8 +12,8 @@ use kvik_text::stream::{TokenKind, Vocabulary};
 
 use super::book::{AnswerBook, AnswerLife, Moment};
 use super::bytes::TokenBytes;
-use super::splice::{Spliced, spliced};
-use crate::api::{AnswerKey, AnswerOwner, Request, Retokenised, Wants};
+use super::splice::{Continuation, Spliced, spliced};
+use crate::api::{AnswerKey, AnswerOwner, Request, Retokenised, UsedAnswer, Wants};
 use crate::store::answer_log::{AnswerLog, LOOK_EVERY, LogNews, LoggedAnswer, TOKENS_MAX, owner_of};
 
 /// Tokens behind the last control token of a prompt, at most, that are recorded with its answer: a tokenizer may join the end
@@ -81,7 +81,8 @@ impl GeneratedAnswers {
         let lengths = locked(&self.known.book).lengths(&owner);
         let places = places(&own.bytes, &lengths, &key);
         let continuations = locked(&self.known.book).at(&owner, &places, Moment::now());
-        let Spliced { tokens, changed } = spliced(&request.prompt, &own, &continuations, &self.vocabulary);
+        let Spliced { tokens, changed, used } =
+            spliced(&request.prompt, &own, &continuations, &self.vocabulary);
         let fits = tokens.len() <= self.context_tokens.max(request.prompt.len());
         let (tokens, changed) = if fits { (tokens, changed) } else { (request.prompt.clone(), 0) };
         let lead = self.lead(&tokens);
@@ -89,10 +90,12 @@ impl GeneratedAnswers {
         let bytes = u32::try_from(own.bytes.len() - recorded.len()).unwrap_or(u32::MAX);
         let Some(&place) = self::places(&own.bytes, &[bytes], &key).first() else { return };
         request.prompt = tokens;
-        let is_used = |place: &AnswerKey| {
-            continuations.binary_search_by_key(&(place.bytes as usize), |one| one.at).is_ok()
-        };
-        let used = places.into_iter().filter(is_used).collect();
+        let used = used.into_iter().filter_map(|index| {
+            let Continuation { at, tokens } = &continuations[index];
+            let index = places.binary_search_by_key(at, |place| place.bytes as usize).ok()?;
+            Some(UsedAnswer { place: places[index], tokens: tokens.clone() })
+        });
+        let used = used.collect();
         request.retokenised = Some(Retokenised { tokens: changed, owner, place, lead, used });
     }
 

@@ -21,6 +21,8 @@ pub(super) struct Spliced {
     pub(super) tokens: Vec<Token>,
     /// Tokens that a tokenizer would have chosen otherwise.
     pub(super) changed: usize,
+    /// Indexes of the continuations whose tokens are in it.
+    pub(super) used: Vec<usize>,
 }
 
 /// Part of a continuation that a prompt repeats, up to the last boundary between tokens that both have.
@@ -39,15 +41,19 @@ pub(super) fn spliced(
     vocabulary: &Vocabulary,
 ) -> Spliced {
     let mut splice = Splice { prompt, own, next: 0, tokens: Vec::new(), ends: Vec::new() };
+    let (mut used, mut first) = (Vec::new(), 0);
     for at in continuations.chunk_by(|one, other| one.at == other.at) {
-        let repeated = at.iter().map(|one| (one, repeated(one, own, vocabulary)));
-        if let Some((one, longest)) = repeated.max_by_key(|(_, repeated)| repeated.end) {
-            splice.put(one, &longest, vocabulary);
+        let repeated = at.iter().map(|one| repeated(one, own, vocabulary)).enumerate();
+        if let Some((index, longest)) = repeated.max_by_key(|(_, repeated)| repeated.end)
+            && splice.put(&at[index], &longest, vocabulary)
+        {
+            used.push(first + index);
         }
+        first += at.len();
     }
     splice.copy_until(own.bytes.len());
     let changed = changed(prompt, own, &splice);
-    Spliced { tokens: splice.tokens, changed }
+    Spliced { tokens: splice.tokens, changed, used }
 }
 
 /// How much of a continuation a prompt repeats.
@@ -93,16 +99,17 @@ impl Splice<'_> {
     }
 
     /// Puts a repeated part in, unless a token that is there already crosses its beginning, or what is there reaches further.
-    fn put(&mut self, one: &Continuation, part: &Repeated, vocabulary: &Vocabulary) {
+    /// Returns whether it is in.
+    fn put(&mut self, one: &Continuation, part: &Repeated, vocabulary: &Vocabulary) -> bool {
         self.copy_until(one.at);
         if part.tokens == 0 || part.end <= self.end() {
-            return;
+            return false;
         }
         let kept = match one.at {
             0 => 0,
             at => match self.ends.binary_search(&at) {
                 Ok(index) => index + 1,
-                Err(_) => return,
+                Err(_) => return false,
             },
         };
         self.tokens.truncate(kept);
@@ -112,6 +119,7 @@ impl Splice<'_> {
         let ends = TokenBytes::of(generated, vocabulary).ends;
         self.ends.extend(ends.into_iter().map(|end| one.at + end));
         self.next = self.own.ends.partition_point(|&end| end <= part.end);
+        true
     }
 }
 
@@ -234,8 +242,9 @@ mod tests {
         let [a, b, ab, aab] = ["a", "b", "ab", "aab"]
             .map(|name| (0..TURN).find(|&token| vocabulary().bytes(token) == name.as_bytes()).unwrap());
         let check = |prompt: &[Token], answer: &[Token], expect: &[Token], changed: usize| {
-            let expect = Spliced { tokens: expect.to_vec(), changed };
-            assert_eq!(splice(prompt, &[(5, answer)]), expect, "{prompt:?} {answer:?}");
+            let spliced = splice(prompt, &[(5, answer)]);
+            let found = (&spliced.tokens[..], spliced.changed);
+            assert_eq!(found, (expect, changed), "{prompt:?} {answer:?}");
         };
         check(&[TURN, ab, END], &[a, b], &[TURN, a, b, END], 2);
         check(&[TURN, ab, END], &[a, b, a], &[TURN, a, b, END], 2);
@@ -250,7 +259,8 @@ mod tests {
     fn of_several_answers_the_one_that_goes_on_longest_counts() {
         let prompt = [TURN, 2, 2, END];
         let spliced = splice(&prompt, &[(5, &[0, 0]), (5, &[0, 0, 0, 0]), (5, &[1])]);
-        assert_eq!(spliced, Spliced { tokens: vec![TURN, 0, 0, 0, 0, END], changed: 4 });
+        let tokens = vec![TURN, 0, 0, 0, 0, END];
+        assert_eq!(spliced, Spliced { tokens, changed: 4, used: vec![1] });
         // A second answer continues the first one in its middle.
         let spliced = splice(&prompt, &[(5, &[0, 0, 0]), (7, &[0, 0])]);
         assert_eq!(spliced.tokens, [TURN, 0, 0, 0, 0, END]);

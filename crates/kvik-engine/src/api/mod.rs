@@ -30,7 +30,7 @@ pub use kv_event::{KvEvent, KvListener, KvStored};
 pub use line_limits::LineLimits;
 pub use outline::{NodeView, TreeNode, TreeView};
 pub use pace::Pace;
-pub use retokenised::{AnswerKey, AnswerOwner, Retokenised};
+pub use retokenised::{AnswerKey, AnswerOwner, Retokenised, UsedAnswer};
 pub use wants::{Pooling, UnknownPooling, Wants};
 
 /// A request: a prompt and how to continue it.

@@ -1,5 +1,9 @@
 //! The tokens of a prompt that are those of answers in it, as plain data.
 
+use std::sync::Arc;
+
+use kvik_cache::Token;
+
 /// Whom answers belong to, derived from the salt of a tenant.
 pub type AnswerOwner = [u8; 16];
 
@@ -23,6 +27,15 @@ pub struct Retokenised {
     pub place: AnswerKey,
     /// The last tokens of the prompt, which are part of that record: so many.
     pub lead: usize,
-    /// Where earlier answers in the prompt begin: they are in use while it is computed.
-    pub used: Vec<AnswerKey>,
+    /// Earlier answers in the prompt: they are in use while it is computed.
+    pub used: Vec<UsedAnswer>,
+}
+
+/// An earlier answer, of which a prompt has the tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedAnswer {
+    /// Where it begins.
+    pub place: AnswerKey,
+    /// Its tokens, which tell it from others that begin there.
+    pub tokens: Arc<[Token]>,
 }

@@ -1,6 +1,7 @@
 //! Answers in prompts as they were generated.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::{Engine, EngineConfig};
 use crate::answers::GeneratedAnswers;
 use crate::api::Request;
 use crate::schedule::disk::DiskSetup;
+use crate::store::answer_log::{erase_answers, owner_of};
 
 /// The answers of an engine, and those that are beside its disk.
 ///
@@ -23,6 +25,13 @@ pub(super) fn open(
 ) -> io::Result<Arc<GeneratedAnswers>> {
     let log = disk.and_then(|disk| disk.store.answers());
     GeneratedAnswers::open(vocabulary.clone(), config.context_tokens, log).map(Arc::new)
+}
+
+/// Drops the answers of a tenant, or all, from a file that no engine has open: another process erases its own.
+fn erase_left(path: &Path, salt: Option<[u8; 16]>) {
+    if let Err(error) = erase_answers(path, salt.map(owner_of).as_ref()) {
+        tracing::warn!("the answers in {} are not erased: {error}", path.display());
+    }
 }
 
 impl Engine {
@@ -45,8 +54,10 @@ impl Engine {
 
     /// Forgets the answers of a tenant, or all.
     pub(super) fn clear_answers(&self, salt: Option<[u8; 16]>) {
-        if let Some(answers) = &self.shared.answers {
-            answers.clear(salt);
+        match (&self.shared.answers, &self.shared.left_answers) {
+            (Some(answers), _) => answers.clear(salt),
+            (None, Some(path)) => erase_left(path, salt),
+            (None, None) => {}
         }
     }
 

@@ -10,6 +10,7 @@ mod time_share;
 mod trim;
 mod worker;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SendError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -66,6 +67,8 @@ struct Shared {
     pulse: Arc<Pulse>,
     /// The answers that were generated, where they are remembered.
     answers: Option<Arc<GeneratedAnswers>>,
+    /// The file for them beside the disk: an earlier engine may have remembered what this one does not.
+    left_answers: Option<PathBuf>,
     waiting_max: usize,
     parallel_max: usize,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -213,6 +216,7 @@ impl Engine {
             .that_forget(runner.retainer().is_some());
         let (waiting_max, parallel_max, block_bytes) =
             (config.waiting_max, config.parallel_max, config.block_bytes);
+        let left_answers = disk.as_ref().and_then(|disk| disk.store.answers());
         let answers = retokenise.then(|| answers::open(&vocabulary, &config, disk.as_ref())).transpose()?;
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed());
@@ -255,6 +259,7 @@ impl Engine {
             compilers,
             pulse,
             answers,
+            left_answers,
             waiting_max,
             parallel_max,
             worker,

@@ -204,7 +204,7 @@ pub(crate) fn owner_of(salt: [u8; 16]) -> AnswerOwner {
 ///
 /// # Errors
 /// If the file cannot be opened or changed.
-pub(super) fn erase_answers(path: &Path, owner: Option<&AnswerOwner>) -> io::Result<bool> {
+pub(crate) fn erase_answers(path: &Path, owner: Option<&AnswerOwner>) -> io::Result<bool> {
     let file = match open_private(path, Missing::Fail) {
         Err(error) if error.kind() == io::ErrorKind::NotFound || is_no_file(path) => {
             return remove_left(path).map(|()| true);
