@@ -9,6 +9,17 @@ use super::tiers::end_all_loads;
 use crate::api::RequestError;
 use crate::panics::contain;
 
+/// Said to the requests that a panic ended: its own text may quote another tenant's request, and is only for the log.
+const FAULT: &str = "a fault that may be another request's ended this one; send it again";
+
+/// An error as it is said to requests that may not have caused it.
+fn to_neighbours(error: &RequestError) -> RequestError {
+    match error {
+        RequestError::Internal(_) => RequestError::Internal(FAULT.to_owned()),
+        error => error.clone(),
+    }
+}
+
 impl Scheduler {
     /// Restores a consistent state after a panic that cannot be attributed to a request: running requests fail, those
     /// in the queue stay. The cache stays too if its invariants hold; blocks are published only after they are
@@ -22,6 +33,7 @@ impl Scheduler {
     }
 
     fn recover_parts(&mut self, error: &RequestError) {
+        let error = &to_neighbours(error);
         if let Err(again) = contain(|| self.mend(error)) {
             tracing::error!(
                 "what a panic left cannot be mended: {again}; the cache starts anew, without its disk"
