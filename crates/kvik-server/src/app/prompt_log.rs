@@ -42,6 +42,9 @@ const TOKENS_MAX: usize = 64 << 20;
 /// Most recently used prompts in memory, so that a turn notes only its new tokens.
 const LAST_MAX: usize = 256;
 
+/// Maximum bytes of all notes where there is no folder for them; of what cannot be noted nothing is cached.
+const UNWRITTEN_BYTES_MAX: usize = 128 << 20;
+
 /// Owners remembered as deleted; requests in flight at the deletion of earlier ones have long ended.
 const CLOSED_MAX: usize = 1 << 16;
 
@@ -55,6 +58,8 @@ pub(crate) struct PromptLog {
     /// Serialises the writers: an entry is relative to the one before it.
     noting: FileTurns,
     noted: Mutex<BTreeMap<Noted, Notes>>,
+    /// Maximum bytes of these where there is no folder.
+    unwritten_bytes_max: usize,
     /// Number of the last use of any notes in memory.
     uses: AtomicU64,
     closed: Mutex<ClosedOwners>,
@@ -74,6 +79,12 @@ struct Notes {
     used: u64,
 }
 
+impl Notes {
+    fn bytes(&self) -> usize {
+        self.entries.len() + size_of_val(self.last.as_slice())
+    }
+}
+
 impl PromptLog {
     /// Opens the log in a state directory.
     pub(crate) fn open(state_dir: Option<&Path>) -> PromptLog {
@@ -82,6 +93,7 @@ impl PromptLog {
             folder,
             noting: FileTurns::new(1),
             noted: Mutex::default(),
+            unwritten_bytes_max: UNWRITTEN_BYTES_MAX,
             uses: AtomicU64::default(),
             closed: Mutex::default(),
         }
@@ -132,7 +144,9 @@ impl PromptLog {
     fn keep(&self, key: Noted, prompt: &[Token], entry: Vec<u8>) -> io::Result<()> {
         let last = prompt.to_vec();
         let mut noted = self.lock();
-        if self.folder.is_some() && noted.len() >= LAST_MAX && !noted.contains_key(&key) {
+        if self.folder.is_none() {
+            self.check_memory(&noted, entry.len() + size_of_val(prompt))?;
+        } else if noted.len() >= LAST_MAX && !noted.contains_key(&key) {
             let oldest = noted.iter().min_by_key(|(_, notes)| notes.used).map(|(key, _)| key.clone());
             if let Some(oldest) = oldest {
                 noted.remove(&oldest);
@@ -146,6 +160,19 @@ impl PromptLog {
         }
         notes.last = last;
         Ok(())
+    }
+
+    /// Refuses so many more bytes of notes beside these, which are nowhere but in memory.
+    fn check_memory(&self, noted: &BTreeMap<Noted, Notes>, more: usize) -> io::Result<()> {
+        let bytes: usize = noted.values().map(Notes::bytes).sum();
+        if bytes + more <= self.unwritten_bytes_max {
+            return Ok(());
+        }
+        let mebibytes = self.unwritten_bytes_max >> 20;
+        let message = format!(
+            "{mebibytes} MiB of prompts are noted in memory; start the server with a state directory"
+        );
+        Err(io::Error::new(ErrorKind::OutOfMemory, message))
     }
 
     /// Notes a request for each of its owners. If that fails, the request is computed without caching, since
@@ -182,7 +209,9 @@ impl PromptLog {
     /// If they cannot be read.
     pub(crate) fn others(&self, owner: &Owner, own: &NotedPrompts) -> io::Result<Vec<Vec<Token>>> {
         let (name, mut found) = (file_name(owner), LongestPrompts::new(TOKENS_MAX));
-        for other in self.names(own.salt)?.into_iter().filter(|other| *other != name) {
+        // Of two that are deleted at a time, neither would delete what only they share.
+        let is_other = |other: &String| *other != name && !self.closed().contains(other);
+        for other in self.names(own.salt)?.into_iter().filter(is_other) {
             for prompt in self.prompts(&(own.salt, other))? {
                 let mut prompt = prompt?;
                 let shared = own.prompts.iter().map(|own| common(own, &prompt)).max().unwrap_or(0);
@@ -379,6 +408,8 @@ mod tests {
             assert_eq!(found, [prompt[..40].to_vec(), prompt.clone(), branch.clone(), vec![7; 20]]);
             let own = log.of(&one).unwrap().map(Result::unwrap).find(|it| it.salt == AT).unwrap();
             assert_eq!(log.others(&one, &own).unwrap(), [prompt[..32].to_vec()], "no others begin so");
+            log.close(&two);
+            assert!(log.others(&one, &own).unwrap().is_empty(), "that is deleted too");
             assert!(all(&log, &Owner::new("b", "conv_1")).is_empty(), "another tenant's");
             let (fork, none) = (Owner::new("a", "conv_3"), Owner::new("a", "conv_4"));
             log.hand_over(&one, &fork).unwrap();
@@ -481,6 +512,20 @@ mod tests {
         log.note_or_keep_nothing(&[owner], &mut request);
         assert!(!request.reuse);
         assert_eq!(file.metadata().unwrap().len(), FILE_BYTES_MAX - HEADER_BYTES);
+    }
+
+    /// Without a state directory the notes of all stored responses were in memory, however many.
+    #[test]
+    fn notes_that_are_in_memory_alone_have_a_bound_together() {
+        let log = PromptLog { unwritten_bytes_max: 1000, ..PromptLog::open(None) };
+        let owner = |number: usize| Owner::new("a", format!("resp_{number}"));
+        let noted = (0..10).filter(|&number| log.note(AT, &owner(number), &[1; 40]).is_ok());
+        assert_eq!(noted.collect::<Vec<_>>(), [0, 1, 2], "each has its tokens twice, and a header");
+        let mut request = Request { salt: AT, ..Request::new(vec![1; 40], 1) };
+        log.note_or_keep_nothing(&[owner(3)], &mut request);
+        assert!(!request.reuse && all(&log, &owner(3)).is_empty());
+        log.forget(&owner(1)).unwrap();
+        assert!(log.note(AT, &owner(3), &[1; 40]).is_ok());
     }
 
     /// A prompt took as much memory as its file was long, and that may be all holes.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::StatusCode;
-use kvik_cache::{Token, retain::Retention};
+use kvik_cache::{BLOCK_POSITIONS, Token, retain::Retention};
 use kvik_engine::api::{PinnedPrompt, Retained};
 use serde::{Deserialize, Serialize};
 use serde_json::{
@@ -213,6 +213,17 @@ impl Registry {
     /// All prompts.
     pub(crate) fn all(&self) -> Vec<(PromptKey, Arc<PromptRecord>)> {
         self.lock().iter().map(|(key, record)| (key.clone(), record.clone())).collect()
+    }
+
+    /// The prompts of tenants that begin with a block of one of these.
+    pub(crate) fn beside(&self, prompts: &[Vec<Token>], is_of: impl Fn(&str) -> bool) -> Vec<Vec<Token>> {
+        let begins_alike = |tokens: &[Token]| {
+            let first = tokens.get(..BLOCK_POSITIONS);
+            first.is_some_and(|first| prompts.iter().any(|prompt| prompt.starts_with(first)))
+        };
+        let all = self.lock();
+        let beside = all.iter().filter(|(key, record)| begins_alike(&record.tokens) && is_of(&key.tenant));
+        beside.map(|(_, record)| record.tokens.clone()).collect()
     }
 
     pub(crate) fn get(&self, key: &PromptKey) -> Option<Arc<PromptRecord>> {

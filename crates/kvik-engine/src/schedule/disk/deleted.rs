@@ -54,6 +54,10 @@ pub fn forget_at_rest(dir: &Path, salt: [u8; 16], prompts: &DeletedPrompts) -> R
         let slots = records.iter().map(|(slot, _)| slot.0 + 1).max().unwrap_or(0);
         let (mut tier, mut erased) = Tier::with(slots, records);
         let roots = tier.roots(owner);
+        // A prompt that was kept is pinned at its end, and no engine is here that would release it.
+        for end in roots.iter().flat_map(|root| ends(root, prompts)) {
+            tier.pin(&end, false);
+        }
         erased.extend(take_out(&mut tier, &roots, prompts).0);
         // A retained prefix does not record how its prompt begins: it may be one of these.
         let is_part =
@@ -68,6 +72,13 @@ pub fn forget_at_rest(dir: &Path, salt: [u8; 16], prompts: &DeletedPrompts) -> R
         Picked::Slots(erased)
     });
     answers.and(blocks)
+}
+
+/// The identities of the last whole blocks of these prompts, of those that others do not contain.
+fn ends(root: &Identity, prompts: &DeletedPrompts) -> Vec<Identity> {
+    let end =
+        |prompt: &Vec<Token>| root.blocks(whole_blocks(prompt)).skip(prompts.remaining_blocks(prompt)).last();
+    prompts.mine().iter().filter_map(end).collect()
 }
 
 /// The identities of all blocks that belong to these prompts alone, whether they are stored or not.

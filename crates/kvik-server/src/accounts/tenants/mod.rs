@@ -200,6 +200,11 @@ impl Tenants {
         self.all().find(|tenant| tenant.name == name).cloned()
     }
 
+    /// Whether the tenant of this name has this salt, as others that share with it have.
+    pub(crate) fn have_salt(&self, name: &str, salt: [u8; 16]) -> bool {
+        self.all().any(|tenant| tenant.name == name && tenant.salt == salt)
+    }
+
     /// The name of a tenant or owner; tenants that share have the owner `shared`.
     pub(crate) fn name_of(&self, id: TenantId) -> &str {
         self.all().find(|tenant| tenant.id == id).map_or("shared", |tenant| &tenant.name)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
+use kvik_memory::deletions::Owner;
 
 use super::{
     answer::{MessageAnswer, Spoken},
@@ -22,6 +23,8 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<MessageAnswer>, ApiError> {
     let fields = Fields::from_body(body)?;
     let (turn, wanted, keeps) = turn(app, caller, fields, body)?;
+    let owner = keeps.as_ref().map(|keeps| Owner::new(&keeps.tenant, &keeps.id));
+    let caller = &owner.map_or_else(|| caller.clone(), |owner| caller.on_behalf_of(owner));
     let spoken = Spoken {
         id: turn.id.clone(),
         model: app.serving.model.name.clone(),

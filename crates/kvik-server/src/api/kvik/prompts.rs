@@ -3,7 +3,7 @@
 //! The prompt of a conversation is the prefix that all requests continuing it share: its template is rendered
 //! with two different questions at the end, and the tokens before they diverge are the prompt.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Extension, Json,
@@ -31,12 +31,14 @@ use crate::{
     app::{
         body::JsonBody,
         keys::Caller,
+        prompt_log::FirstNotes,
         prompts::{Change, PromptBody, PromptKey, PromptRecord, RetainedRecord, record_bytes, sha256},
         rate_limits,
         report::{
             retain::{self, RetainReport},
             usage::Usage,
         },
+        shelf::Shelf,
         state::App,
     },
     described::JsonSchema,
@@ -46,8 +48,6 @@ use kvik_serving::retaining::Reach;
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Maximum time to wait for a released prompt to be erased on disk.
-const ERASE_TIME: Duration = Duration::from_secs(2);
 /// Maximum bytes of a name.
 const NAME_MAX: usize = 128;
 /// Name of the retention field in a body.
@@ -188,27 +188,42 @@ pub(crate) async fn get(
     .await
 }
 
-/// `DELETE /v1/prompts/{name}`: releases a prompt in RAM and on disk.
+/// `DELETE /v1/prompts/{name}`: releases a prompt, and deletes what was computed for it everywhere.
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
+    Extension(shelf): Extension<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<PromptDeleted>> {
-    blocking(move || {
-        let key = key(&caller.tenant, &name);
-        may_publish(&app, &caller, &key, false)?;
-        app.registry.get(&key).ok_or_else(|| unknown(&name))?;
-        let owner = Owner::new(&caller.tenant.name, "prompt").part();
-        app.server.deletions.begin(&owner, Deletion::default().removed())?;
-        let record = app.registry.remove(&key)?;
-        let record = record.ok_or_else(|| unknown(&name))?;
-        publish(&app)?;
-        release(&app, &key, &of_record(&app, &record, &caller.tenant))?;
-        let erased = engine(&app)?.until_erased(ERASE_TIME)?;
-        let pending = !(erased && app.server.end_deletion(&owner));
-        Ok(Json(PromptDeleted { object: DeletedWord, name, deleted: !pending, pending }))
-    })
-    .await
+    let key = key(&caller.tenant, &name);
+    let owner = blocking(move || remove(&app, &caller, &key)).await?;
+    let pending = shelf.is_pending(owner).await;
+    Ok(Json(PromptDeleted { object: DeletedWord, name, deleted: !pending, pending }))
+}
+
+/// Removes a prompt from the names and from the cache, and returns the owner of what is left of it to delete.
+fn remove(app: &App, caller: &Caller, key: &PromptKey) -> Result<Owner> {
+    may_publish(app, caller, key, false)?;
+    let server = &app.server;
+    // Carried out before the name is gone, its deletion would find the prompt kept.
+    let _held = server.hold_deletions()?;
+    let of_caller = |record: &PromptRecord| of_record(app, record, &caller.tenant);
+    let prompt = app.registry.get(key).map(|record| of_caller(&record)).ok_or_else(|| unknown(&key.name))?;
+    let owner = Owner::new(&caller.tenant.name, "prompt").part();
+    let notes = FirstNotes::new(server.prompt_log.clone(), owner.clone());
+    // What is shorter than a block begins the blocks of others, which are not its own.
+    if !whole_blocks(&prompt.tokens).is_empty() && !is_held(app, key, &prompt) {
+        let noted = server.prompt_log.note(prompt.salt, &owner, &prompt.tokens);
+        noted.map_err(|error| {
+            ApiError::internal(format!("what is to be deleted cannot be noted: {error}; try again"))
+        })?;
+    }
+    server.deletions.begin(&owner, Deletion::default().removed())?;
+    notes.keep();
+    let record = app.registry.remove(key)?.ok_or_else(|| unknown(&key.name))?;
+    publish(app)?;
+    release(app, key, &of_caller(&record))?;
+    Ok(owner)
 }
 
 /// Computes the pinned prompts that the disk does not have, at the start. A prompt whose tokens have changed
@@ -402,17 +417,19 @@ fn may_publish(app: &App, caller: &Caller, key: &PromptKey, public: bool) -> Res
 
 /// Releases a prompt, unless another name refers to the same blocks.
 fn release(app: &App, key: &PromptKey, prompt: &PinnedPrompt) -> Result<()> {
-    let keys = app.keys();
-    let shares =
-        |tenant: &str| keys.tenants().named(tenant).is_some_and(|tenant| tenant.salt() == prompt.salt);
-    let held = app.registry.any(|other, record| {
-        let same = || is_same(&prompt_of(app, record, prompt.salt, prompt.tenant), prompt);
-        other != key && same() && shares(&other.tenant)
-    });
-    if !held {
+    if !is_held(app, key, prompt) {
         engine(app)?.invalidate(prompt)?;
     }
     Ok(())
+}
+
+/// Whether another name refers to the same blocks as the prompt under this one.
+fn is_held(app: &App, key: &PromptKey, prompt: &PinnedPrompt) -> bool {
+    let keys = app.keys();
+    app.registry.any(|other, record| {
+        let same = || is_same(&prompt_of(app, record, prompt.salt, prompt.tenant), prompt);
+        other != key && same() && keys.tenants().have_salt(&other.tenant, prompt.salt)
+    })
 }
 
 /// Sets the engine's public prompts: those that the administrator has published.
@@ -525,6 +542,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(panic) => Err(ApiError::internal(format!("the request failed: {panic}"))),
+        Err(panic) => Err(ApiError::panicked("the request", &panic)),
     }
 }

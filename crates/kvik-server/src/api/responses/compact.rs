@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use kvik_memory::random::random;
+use kvik_memory::{deletions::Owner, random::random};
 use serde::Serialize;
 
 use super::{
@@ -44,8 +44,7 @@ pub(super) async fn route(
     body: JsonBody,
 ) -> Result<Json<CompactedResponse>, ApiError> {
     let caller = body.caller.clone();
-    let reader = caller.clone();
-    let (job, scale) = app
+    let (job, caller, scale) = app
         .read(body, move |app, body| {
             let (tell, keep, cache) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
@@ -58,9 +57,12 @@ pub(super) async fn route(
             if kept.conversation.is_some() {
                 return Err(unkept("kvik.conversation"));
             }
-            let said = tell.said(app, &reader.tenant.name, body)?;
-            let job = to_compact(app, &reader, said.chat, said.before.as_ref())?;
-            Ok((job, app.token_scale(body)))
+            let said = tell.said(app, &caller.tenant.name, body)?;
+            // What is computed from a stored answer is deleted with it.
+            let owner = tell.previous_response_id.as_ref().map(|id| Owner::new(&caller.tenant.name, id));
+            let caller = owner.map_or_else(|| caller.clone(), |owner| caller.on_behalf_of(owner));
+            let job = to_compact(app, &caller, said.chat, said.before.as_ref())?;
+            Ok((job, caller, app.token_scale(body)))
         })
         .await?;
     let (compaction, report) = app.memory.compact(&app, &caller, job).await?;

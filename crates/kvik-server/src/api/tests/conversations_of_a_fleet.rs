@@ -19,11 +19,12 @@ use serde_json::{Value, json};
 
 use super::{
     Server, config, json_of,
-    kept::TENANTS,
+    kept::{self, TENANTS},
     say,
     tenants::{ask, code, keys},
 };
 use crate::app::AppConfig;
+use kvik_serving::settings::{model::CacheArgs, size::ByteSize};
 
 const CHAT: &str = "/v1/chat/completions";
 const ALL: &str = "/v1/conversations";
@@ -137,6 +138,22 @@ async fn after_a_deletion_the_lists_of_nodes_that_have_ended_are_gone() {
     assert_eq!(deleted["deleted"], json!(true), "{deleted}");
     assert_eq!(store.list("hot-prompts").unwrap(), [ended], "its node may still renew it");
     let lists = server.app.server.hot_lists.as_ref().unwrap();
+    lists.sweep(Instant::now() + Duration::from_secs(5 * 60));
+    assert_eq!(store.list("hot-prompts").unwrap(), [""; 0]);
+}
+
+/// A list names the tokens of kept prompts as well.
+#[tokio::test]
+async fn after_the_deletion_of_a_kept_prompt_the_lists_are_gone_too() {
+    let store: Arc<Store> = Arc::default();
+    let config = AppConfig { shared_records: Some(store.clone()), ..config() };
+    let server = kept::Server::configured("", CacheArgs::in_ram(512, ByteSize(8 << 20)), config);
+    store.put("hot-prompts", "0123-1700000000-1", 0, Vec::new()).unwrap();
+    server.done("", "PUT", "/v1/prompts/x", json!({"prompt": kept::tokens(1, 100)})).await;
+    let deleted = server.done("", "DELETE", "/v1/prompts/x", Value::Null).await;
+    assert_eq!(deleted["deleted"], json!(true), "{deleted}");
+    let lists = server.app.server.hot_lists.as_ref().unwrap();
+    lists.sweep(Instant::now());
     lists.sweep(Instant::now() + Duration::from_secs(5 * 60));
     assert_eq!(store.list("hot-prompts").unwrap(), [""; 0]);
 }

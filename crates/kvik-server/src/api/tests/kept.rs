@@ -1,6 +1,6 @@
 //! Pinned prompts over the routes, with the real engine, the embedded model, and tenants.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -8,6 +8,8 @@ use axum::{
     http::Request as HttpRequest,
     http::StatusCode,
 };
+use kvik_engine::store::{Picked, erase_at_rest};
+use kvik_memory::records::Records;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -22,7 +24,8 @@ use kvik_serving::{
     load,
     settings::{
         capacity::Capacity,
-        model::{CacheArgs, ModelArgs},
+        disk_place::DiskPlace,
+        model::{CacheArgs, ModelArgs, Retokenise},
         size::ByteSize,
     },
 };
@@ -259,6 +262,72 @@ async fn a_prompt_with_much_that_its_template_does_not_read_is_refused() {
     assert!(kept.len() == 1 && kept[0].1.body.text().len() < 200, "as it was before: {kept:?}");
 }
 
+/// A server whose prompts and disk caches are on record, with its disk cache in a directory.
+fn on_disk(dir: &Path, records: &Records, retokenise: Retokenise) -> Server {
+    let cache = CacheArgs {
+        cache_disk: DiskPlace::Directory(dir.to_owned()),
+        cache_disk_size: ByteSize(16 << 20),
+        retokenise,
+        ..CacheArgs::in_ram(512, ByteSize(8 << 20))
+    };
+    let (conversations, cache_disk) = (Some(records.clone()), Some(dir.to_owned()));
+    Server::configured(
+        "",
+        cache,
+        AppConfig { records: conversations.clone(), conversations, cache_disk, ..config() },
+    )
+}
+
+#[tokio::test]
+async fn a_deleted_prompt_is_gone_from_disk_caches_of_earlier_settings() {
+    let [earlier, now] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let records = Records::in_memory();
+    let server = on_disk(earlier.path(), &records, Retokenise::On);
+    server.done("", "PUT", "/v1/prompts/x", json!({"prompt": tokens(1, 100)})).await;
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while server.app.serving.engine.stats().disk.is_none_or(|disk| disk.writing > 0 || disk.tier.used < 6) {
+        assert!(std::time::Instant::now() < deadline, "it is not written");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(server);
+    let stored = || {
+        let mut blocks = 0;
+        let count = |found: Vec<_>| {
+            blocks += found.len();
+            Picked::Slots(Vec::new())
+        };
+        assert_eq!(erase_at_rest(earlier.path(), count).unwrap().in_use, 0);
+        blocks
+    };
+    assert!(stored() >= 6);
+    let server = on_disk(now.path(), &records, Retokenise::On);
+    let deleted = server.done("", "DELETE", "/v1/prompts/x", Value::Null).await;
+    assert_eq!((&deleted["deleted"], stored()), (&json!(true), 0), "{deleted}");
+}
+
+/// A server that remembers no answers may begin where another one has.
+#[tokio::test]
+async fn a_cache_is_cleared_with_the_answers_that_an_earlier_server_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = Records::in_memory();
+    let remembered = || {
+        let files = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|path| path.extension().is_some_and(|end| end == "answers")).count()
+    };
+    let server = on_disk(dir.path(), &records, Retokenise::On);
+    server.done("", "POST", "/v1/chat/completions", with(messages(), json!({"max_tokens": 8}))).await;
+    drop(server);
+    assert_eq!(remembered(), 1);
+    let server = on_disk(dir.path(), &records, Retokenise::Off);
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    // The earlier server may hold its file for a moment.
+    while remembered() > 0 {
+        assert!(std::time::Instant::now() < deadline, "they are left");
+        server.done("", "DELETE", "/v1/cache", Value::Null).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 #[tokio::test]
 async fn two_names_on_one_prompt_are_two() {
     let server = Server::new("");
@@ -307,6 +376,17 @@ async fn what_is_less_than_a_block_goes_with_its_name_too() {
     server.settles(7, Some(7 + 1)).await;
     delete("y").await;
     server.settles(0, Some(0)).await;
+}
+
+#[tokio::test]
+async fn a_deleted_prompt_of_less_than_a_block_takes_nothing_of_those_that_begin_so() {
+    let server = Server::new("");
+    for (name, count) in [("x", 10), ("y", 70)] {
+        server.done("", "PUT", &format!("/v1/prompts/{name}"), json!({"prompt": tokens(1, count)})).await;
+    }
+    server.done("", "DELETE", "/v1/prompts/x", Value::Null).await;
+    let state = server.done("", "GET", "/v1/prompts/y", Value::Null).await;
+    assert_eq!(state["ram"], 70, "also what no pin covers: {state}");
 }
 
 #[tokio::test]

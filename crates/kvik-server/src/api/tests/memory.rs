@@ -240,6 +240,35 @@ async fn a_summary_takes_no_place_of_its_tenant() {
     client.talks(&server, 40).await;
 }
 
+/// A summary is read by prompts that begin otherwise than those of the turns, so each is noted for its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_deleted_thread_no_prompt_of_a_summary_is_left() {
+    let server = server("", 0);
+    let (mut ids, deadline) = (Vec::<String>::new(), Instant::now() + Duration::from_secs(180));
+    let is_made = |metrics: String| {
+        let made = "kvik_memory_summaries_total{outcome=\"made\"} ";
+        metrics.lines().filter_map(|line| line.strip_prefix(made)).any(|count| count != "0")
+    };
+    while !is_made(server.metrics().await) {
+        assert!(Instant::now() < deadline, "no summary");
+        let text = format!("The bus number {} was late again. I had noodles for lunch.", ids.len());
+        let thread = match ids.last() {
+            None => json!({"type": "create"}),
+            Some(id) => json!({"type": "continue", "previous_message_id": id}),
+        };
+        let body = json!({"model": "x", "max_tokens": 24, "temperature": 0, "thread": thread,
+            "system": "You are a helpful assistant.", "messages": [said("user", &text)]});
+        let answer = server.done("", "POST", "/v1/messages", body).await;
+        ids.push(answer["id"].as_str().unwrap().to_owned());
+        server.settles_down().await;
+    }
+    for id in ids.iter().rev() {
+        let deleted = server.done("", "DELETE", &format!("/v1/responses/{id}"), Value::Null).await;
+        assert_eq!(deleted["deleted"], true, "{deleted}");
+    }
+    server.settles(0, Some(0)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_remembered_is_said() {
     let server = server("", 0);

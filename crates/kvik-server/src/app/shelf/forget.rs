@@ -148,9 +148,12 @@ impl Shelf {
 
     /// Deletes the blocks computed for it, by models in memory and by others.
     fn delete_computed(&self, owner: &Owner, noted: NotedPrompts) -> Result<()> {
-        let others = self.server.prompt_log.others(owner, &noted)?;
-        let prompts = DeletedPrompts::new(noted.prompts, others);
+        let mut others = self.server.prompt_log.others(owner, &noted)?;
         let apps = self.open_apps();
+        let keys = self.server.keys();
+        let is_of = |tenant: &str| keys.tenants().have_salt(tenant, noted.salt);
+        others.extend(apps.iter().flat_map(|app| app.registry.beside(&noted.prompts, is_of)));
+        let prompts = DeletedPrompts::new(noted.prompts, others);
         for engine in apps.iter().filter_map(|app| app.serving.cache.as_ref()) {
             // An engine that stops is detected as a moving model.
             if matches!(engine.forget(noted.salt, &prompts, ENGINE_TIME), Ok(false)) {
