@@ -15,7 +15,7 @@ use crate::{
     api::{
         chat::{ChatTurn, Compacted},
         request::{
-            cache::CacheFields,
+            cache::{CacheFields, Keep},
             compaction::{self, Compacting, Open},
             constraint::read_schema,
             conversation::{Effort, Thinking, told},
@@ -183,6 +183,15 @@ impl ManageFields {
         self.thread.as_ref().map(|thread| thread.thread(app, tenant)).transpose()
     }
 
+    /// Refuses a thread beside a stored conversation: an answer goes on from one of them, and is kept in one.
+    pub(super) fn check_one_past(&self, keep: &Keep) -> Result<()> {
+        if self.thread.is_none() || keep.conversation.is_none() {
+            return Ok(());
+        }
+        let message = "`thread` beside `kvik.conversation`: an answer belongs to either of them";
+        Err(ApiError::field("thread", message))
+    }
+
     /// The conversation of a request that is not answered, behind the thread that it would go on from.
     pub(in crate::api) fn told(
         &self,
@@ -257,6 +266,8 @@ pub(super) fn turn(
 ) -> Result<(ChatTurn, Wanted, Option<ResponseTurn>)> {
     let (mut tell, answer, manage, cache) = fields;
     app.accept_model(&tell.model)?;
+    let mut keep = cache.keep()?;
+    manage.check_one_past(&keep)?;
     let id = format!("msg_{:016x}", random());
     let thread = manage.thread(app, &caller.tenant.name)?;
     if let Some(thread) = &thread {
@@ -269,7 +280,6 @@ pub(super) fn turn(
     let earlier = thread.as_ref().map_or(&[][..], |thread| &thread.said);
     let open = |item: &str| app.seal.open(&caller.tenant.name, item);
     let Told { chat, before, times, new } = tell.told(earlier, &open, body)?;
-    let mut keep = cache.keep()?;
     keep.lifetime = hints(&times).lifetime(&keep);
     let keeps = kept(thread, keep.reuse, body)
         .map(|thread| thread.turn((app, caller, &id), new, (tell.system.as_ref(), tell.tools.as_ref())));

@@ -35,8 +35,10 @@ pub(super) async fn route(
         .read(body, move |app, body| {
             let (tell, manage, cache) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
+            let keep = cache.keep()?;
+            manage.check_one_past(&keep)?;
             let chat = manage.told(tell, (app, &tenant), body)?;
-            let chat = previewed(app, &tenant, chat, cache.keep()?.conversation.as_deref())?;
+            let chat = previewed(app, &tenant, chat, keep.conversation.as_deref())?;
             Ok(app.token_scale(body).told(chat_text::tokens(&app.serving, &chat)?.len()))
         })
         .await?;

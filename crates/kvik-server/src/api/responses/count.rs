@@ -28,8 +28,9 @@ pub(super) async fn route(
         .read(body, move |app, body| {
             let (tell, keep, cache) = Fields::from_body(body)?;
             app.accept_model(&tell.model)?;
-            keep.check_one_past(&tell)?;
-            let kept = keep.conversation()?.or(cache.keep()?.conversation);
+            let keeping = cache.keep()?;
+            keep.check_one_past(&tell, &keeping)?;
+            let kept = keep.conversation()?.or(keeping.conversation);
             let said = tell.said(app, &tenant, body)?;
             let chat = previewed(app, &tenant, said.chat, kept.as_deref())?;
             Ok(app.token_scale(body).told(chat_text::tokens(&app.serving, &chat)?.len()))

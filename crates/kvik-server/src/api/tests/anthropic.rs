@@ -378,6 +378,11 @@ async fn a_thread_goes_on_from_what_was_kept_of_it() {
         "{}",
         read()
     );
+    for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+        let twice = with(next(&second["id"], "Well?"), json!({"kvik": {"conversation": "diary"}}));
+        let (status, error) = post(&server, path, &twice).await;
+        assert_eq!((status.as_u16(), &error["error"]["param"]), (400, &json!("thread")), "{path}: {error}");
+    }
     // By the error's code, clients resend the whole conversation if a thread is not found.
     let private = with(begun, json!({"kvik": {"cache": "private"}}));
     let (_, private) = post(&server, "/v1/messages", &private).await;
