@@ -69,7 +69,8 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
         progress: (head.stream && fields.return_progress).then(Instant::now),
     };
     let chat = conversation.chat()?;
-    let generation = generation.hinted(Hints::in_messages(chat.messages()));
+    let hints = Hints::in_messages(chat.messages(), &mut |note| body.note(note));
+    let generation = generation.hinted(hints);
     let defaults = RequestDefaults::of_chat(app, &chat);
     let turn = ChatTurn {
         chat,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{DAY, HIGH, Hints, USUAL};
+use super::{DAY, HIGH, Hints, USUAL, not_understood};
 use crate::{
     api::request::{parts::Part, place::Place},
     described::JsonSchema,
@@ -56,7 +56,7 @@ impl HintFields {
             let Some(Json(value)) = field else { continue };
             match read(&Place::new(name, value), note) {
                 Some(more) => hints = hints.and(more),
-                None => note(format!("`{name}` is a hint that is not understood, and was ignored")),
+                None => note(not_understood(name)),
             }
         }
         hints

@@ -52,10 +52,23 @@ impl Hints {
         Hints::kept_for(ttl.and_then(fields::duration_of).unwrap_or(USUAL))
     }
 
-    /// Reads `cache_control` of messages and of the parts of their contents.
-    pub(crate) fn in_messages(messages: &[Value]) -> Hints {
-        let parts = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
-        messages.iter().chain(parts).map(control_in).fold(Hints::default(), Hints::and)
+    /// Reads `cache_control` of messages and of the parts of their contents, with a note on the first that is not understood.
+    pub(crate) fn in_messages(messages: &[Value], note: &mut dyn FnMut(String)) -> Hints {
+        let (mut hints, mut ignored) = (Hints::default(), None);
+        for (index, message) in messages.iter().enumerate() {
+            let message = Place::new(format!("messages[{index}]"), message);
+            let content = message.get("content").filter(|content| content.value.is_array());
+            let parts = content.and_then(|content| content.items().ok()).into_iter().flatten();
+            let parts: Vec<Place<'_>> = parts.collect();
+            for control in [message].iter().chain(&parts).filter_map(|part| part.get("cache_control")) {
+                match fields::cache_control(&control) {
+                    Some(more) => hints = hints.and(more),
+                    None => ignored = ignored.or(Some(control.path)),
+                }
+            }
+        }
+        ignored.into_iter().for_each(|path| note(not_understood(&path)));
+        hints
     }
 
     /// Combines two hints: the stronger in each respect.
@@ -101,10 +114,9 @@ impl FromBody for Hints {
     }
 }
 
-/// The hint of `cache_control` in an object; none if there is none, or one that is not understood.
-fn control_in(object: &Value) -> Hints {
-    let control = Place::new("", object).get("cache_control");
-    control.and_then(|control| fields::cache_control(&control)).unwrap_or_default()
+/// The note on a hint that has no effect.
+fn not_understood(path: &str) -> String {
+    format!("`{path}` is a hint that is not understood, and was ignored")
 }
 
 #[cfg(test)]

@@ -110,17 +110,28 @@ fn what_is_not_understood_is_noted_and_ignored() {
 fn messages_and_their_parts_have_hints() {
     let control = json!({"type": "ephemeral"});
     let part = json!({"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}});
-    let hints = |messages: Value| Hints::in_messages(messages.as_array().unwrap());
-    assert_eq!(hints(json!([{"role": "user", "content": "x"}])), Hints::default());
-    assert_eq!(hints(json!([{"role": "user", "content": "x", "cache_control": control}])), raised(25, 300));
-    assert_eq!(
-        hints(json!([{"role": "system", "content": [part]}, {"role": "user", "content": "x"}])),
-        raised(50, 3600)
-    );
-    assert_eq!(
-        hints(json!([{"role": "user", "content": [{"cache_control": "?"}, 3]}, null])),
-        Hints::default()
-    );
+    let wrong = json!({"role": "user", "content": [3, {"cache_control": "?"}], "cache_control": {"type": 7}});
+    for (messages, hints, ignored) in [
+        (json!([{"role": "user", "content": "x"}]), Hints::default(), None),
+        (json!([{"role": "user", "content": "x", "cache_control": control}]), raised(25, 300), None),
+        (json!([{"role": "system", "content": [part]}, {"role": "user"}]), raised(50, 3600), None),
+        (
+            json!([{"role": "user", "content": [3, {"cache_control": "?"}]}, null]),
+            Hints::default(),
+            Some("`messages[0].content[1].cache_control`"),
+        ),
+        (
+            json!([null, {"content": [part]}, wrong, wrong]),
+            raised(50, 3600),
+            Some("`messages[2].cache_control`"),
+        ),
+    ] {
+        let mut notes = Vec::new();
+        let found = Hints::in_messages(messages.as_array().unwrap(), &mut |note| notes.push(note));
+        assert_eq!(found, hints, "{messages}");
+        assert_eq!(notes.len(), ignored.iter().count(), "one note says it: {messages}: {notes:?}");
+        assert!(notes.iter().zip(ignored).all(|(note, at)| note.starts_with(at)), "{messages}: {notes:?}");
+    }
 }
 
 #[test]
