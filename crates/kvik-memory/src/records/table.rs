@@ -41,11 +41,23 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
 
     /// All records whose key is at least `from`, in the order of their keys.
     pub fn all_from(&self, from: &str) -> Result<FoundRecords<T>, RecordsError> {
-        let (stored, unreadable) = self.file.visit(self.give_way, |database| {
+        self.selected((from, None), |_| true)
+    }
+
+    /// The records whose keys are at least `from`, less than `until`, and wanted, in the order of their keys. Others are
+    /// never in memory together.
+    pub fn selected(
+        &self,
+        (from, until): (&str, Option<&str>),
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<FoundRecords<T>, RecordsError> {
+        let (stored, mut unreadable) = self.file.visit(self.give_way, |database| {
             let read = database.begin_read().map_err(access)?;
-            let stored = self.stored(&read, (Bound::Included(from), Bound::Unbounded))?;
+            let end = until.map_or(Bound::Unbounded, Bound::Excluded);
+            let stored = self.stored(&read, (Bound::Included(from), end), &is_wanted)?;
             Ok((stored, self.set_aside_from(&read, from)?))
         })?;
+        unreadable.retain(|key| until.is_none_or(|until| key.as_str() < until) && is_wanted(key));
         let mut found = FoundRecords { records: Vec::new(), unreadable: Vec::new() };
         for (key, bytes) in stored {
             match self.decode(&key, &bytes) {
@@ -62,27 +74,30 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
     pub fn between(&self, from: &str, until: &str) -> Result<Vec<(String, T)>, RecordsError> {
         let stored = self.file.visit(self.give_way, |database| {
             let read = database.begin_read().map_err(access)?;
-            self.stored(&read, (Bound::Included(from), Bound::Excluded(until)))
+            self.stored(&read, (Bound::Included(from), Bound::Excluded(until)), |_| true)
         })?;
         // Parsing needs the processor, so it runs outside `visit`, where the caller may hold its compute slot.
         let records = stored.into_iter().filter_map(|(key, bytes)| Some((self.decode(&key, &bytes)?, key)));
         Ok(records.map(|(record, key)| (key, record)).collect())
     }
 
-    /// Reads records as stored bytes.
+    /// Reads wanted records as stored bytes.
     pub(super) fn stored(
         &self,
         read: &ReadTransaction,
         keys: (Bound<&str>, Bound<&str>),
+        is_wanted: impl Fn(&str) -> bool,
     ) -> Result<Vec<(String, Vec<u8>)>, RecordsError> {
         let Some(table) = absent_as_none(read.open_table(self.definition()))? else { return Ok(Vec::new()) };
         let entries = table.range::<&str>(keys).map_err(access)?;
-        entries
-            .map(|entry| {
-                let (key, value) = entry.map_err(access)?;
-                Ok((key.value().to_owned(), value.value().to_vec()))
-            })
-            .collect()
+        let mut found = Vec::new();
+        for entry in entries {
+            let (key, value) = entry.map_err(access)?;
+            if is_wanted(key.value()) {
+                found.push((key.value().to_owned(), value.value().to_vec()));
+            }
+        }
+        Ok(found)
     }
 
     /// Replaces each record of `keys` by the result of `change`; `None` removes it or leaves it absent.
@@ -159,7 +174,7 @@ pub(super) fn absent_as_none<T>(opened: Result<T, TableError>) -> Result<Option<
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{cell::RefCell, time::Duration};
 
     use crate::records::{Records, tests::fill};
 
@@ -176,6 +191,26 @@ mod tests {
         table.change(["0298", "0299"], |key, before| (key == "0299").then_some(before.unwrap() + 1)).unwrap();
         assert_eq!(table.all_from("0298").unwrap().records, [("0299".to_owned(), 300)]);
         assert_eq!(records.table::<String>("words").all_from("").unwrap().records, []);
+    }
+
+    /// A tenant's usage was looked for among the decoded rows of all tenants and days.
+    #[test]
+    fn only_wanted_records_are_read() {
+        let records = Records::in_memory();
+        let words = records.table::<String>("numbers");
+        words.change(["1/a", "1/b", "2/b", "9/a"], |key, _| Some(key.to_owned())).unwrap();
+        let table = records.table::<u64>("numbers");
+        table.change(["2/a", "3/a"], |_, _| Some(7)).unwrap();
+        let asked = RefCell::new(Vec::new());
+        let found = table.selected(("1", Some("4")), |key| {
+            asked.borrow_mut().push(key.to_owned());
+            key.ends_with('a')
+        });
+        let found = found.unwrap();
+        assert_eq!(found.records, [("2/a".to_owned(), 7), ("3/a".to_owned(), 7)]);
+        assert_eq!(found.unreadable, ["1/a"], "what is not wanted was not decoded");
+        let read = asked.into_inner();
+        assert_eq!(read, ["1/a", "1/b", "2/a", "2/b", "3/a"], "what is behind the last key was not");
     }
 
     #[test]

@@ -17,7 +17,7 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
     pub fn keys_between(&self, from: &str, until: &str) -> Result<BTreeSet<String>, RecordsError> {
         self.file.visit(self.give_way, |database| {
             let read = database.begin_read().map_err(access)?;
-            let stored = self.stored(&read, (Bound::Included(from), Bound::Excluded(until)))?;
+            let stored = self.stored(&read, (Bound::Included(from), Bound::Excluded(until)), |_| true)?;
             let aside = self.set_aside_from(&read, from)?.into_iter().filter(|key| key.as_str() < until);
             Ok(stored.into_iter().map(|(key, _)| key).chain(aside).collect())
         })

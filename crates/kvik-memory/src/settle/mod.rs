@@ -20,7 +20,10 @@ mod stored;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use form::TextForm;
@@ -63,6 +66,9 @@ pub struct Settler {
     table: Option<Table<StoredTexts>>,
     /// Serialises writers, so that nothing is written after it was forgotten.
     writing: FileTurns,
+    /// How often records were removed, and how many of these times are rewritten: the rest may be in the file's free space.
+    removals: AtomicU64,
+    erased: AtomicU64,
 }
 
 #[derive(Default)]
@@ -110,7 +116,10 @@ impl Settler {
         for (name, record) in stored.into_iter().flat_map(|found| found.records) {
             *lock(&tenants.of(&name)) = record.texts().unwrap_or_default();
         }
-        Settler { tenants: Mutex::new(tenants), table, writing: FileTurns::new(1) }
+        // An earlier process may have removed some, and ended before it rewrote them.
+        let removals = AtomicU64::new(u64::from(table.is_some()));
+        let (tenants, writing, erased) = (Mutex::new(tenants), FileTurns::new(1), AtomicU64::new(0));
+        Settler { tenants, table, writing, removals, erased }
     }
 
     /// Writes what was learned and forgotten since it was last written. Blocking.
@@ -123,6 +132,8 @@ impl Settler {
         let (dropped, known) = lock(&self.tenants).unwritten();
         if !dropped.is_empty() {
             let removed = table.change(dropped.iter().map(String::as_str), |_, _| None);
+            // Also if it failed, which does not say that nothing was removed.
+            self.removals.fetch_add(1, Ordering::AcqRel);
             removed.inspect_err(|_| lock(&self.tenants).drop_again(dropped))?;
         }
         known.iter().try_for_each(|(name, texts)| write_changed(table, name, texts))
@@ -165,6 +176,24 @@ impl Settler {
             self.write()?;
         }
         Ok(was_known)
+    }
+
+    /// Forgets likewise, and erases by `rewrite` all records that were removed, now or before. Blocking.
+    ///
+    /// # Errors
+    /// If some of it may be left in the file; the next call tries again.
+    pub fn erase(
+        &self,
+        tenant: Option<&str>,
+        rewrite: impl FnOnce() -> Result<(), RecordsError>,
+    ) -> Result<(), RecordsError> {
+        let was_known = self.forget(tenant)?;
+        let removals = self.removals.load(Ordering::Acquire);
+        if was_known || self.erased.load(Ordering::Acquire) < removals {
+            rewrite()?;
+            self.erased.fetch_max(removals, Ordering::AcqRel);
+        }
+        Ok(())
     }
 }
 
@@ -439,6 +468,34 @@ mod tests {
         settler.forget(None).unwrap();
         let settler = Settler::open(Some(&records));
         assert_eq!(["t", "u"].map(|tenant| learn(&settler, tenant, "/d")), [None, None]);
+    }
+
+    #[test]
+    fn removed_records_are_rewritten_until_that_succeeds() {
+        let records = Records::in_memory();
+        let settler = Settler::open(Some(&records));
+        let learn = |tenant: &str| {
+            settler.settle(tenant, &system("/a", "Monday"), false, Learning::On);
+        };
+        let rewrites = || {
+            let mut count = 0;
+            let rewrite = || {
+                count += 1;
+                Ok(())
+            };
+            settler.erase(Some("t"), rewrite).unwrap();
+            count
+        };
+        assert_eq!([rewrites(), rewrites()], [1, 0], "those of an earlier process");
+        learn("t");
+        settler.write().unwrap();
+        assert!(settler.erase(Some("t"), || Err(RecordsError::Unavailable("full".to_owned()))).is_err());
+        assert_eq!([rewrites(), rewrites()], [1, 0], "those whose rewrite failed");
+        learn("t");
+        settler.write().unwrap();
+        (0..TENANTS_MAX).for_each(|tenant| learn(&tenant.to_string()));
+        settler.write().unwrap();
+        assert_eq!([rewrites(), rewrites()], [1, 0], "those of the least recently seen tenant");
     }
 
     #[test]

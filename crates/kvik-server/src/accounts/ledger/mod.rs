@@ -158,17 +158,17 @@ pub fn recorded(records: &Records, query: &Query) -> Result<Bill, RecordsError> 
 
 fn stored(records: &Table<Totals>, query: &Query) -> Result<Bill, RecordsError> {
     let from = query.since.map(|day| day.to_string()).unwrap_or_default();
-    let mut bill = Bill::default();
-    let found = records.all_from(&from)?;
+    // Behind all keys of the last day, in which a slash follows it.
+    let until = query.until.map(|day| format!("{day}0"));
+    let is_asked = |key: &str| key.parse().map_or(query.tenant.is_none(), |row| query.selects(&row));
+    let found = records.selected((from.as_str(), until.as_deref()), is_asked)?;
+    let mut bill = Bill { rows: BTreeMap::new(), unreadable: found.unreadable };
     for (key, totals) in found.records {
         match key.parse::<LedgerRow>() {
-            Ok(row) if query.selects(&row) => drop(bill.rows.insert(row, totals)),
-            Ok(_) => {}
-            Err(_) => bill.unreadable.extend(query.tenant.is_none().then_some(key)),
+            Ok(row) => drop(bill.rows.insert(row, totals)),
+            Err(_) => bill.unreadable.push(key),
         }
     }
-    let asked = |key: &String| key.parse().map_or(query.tenant.is_none(), |row| query.selects(&row));
-    bill.unreadable.extend(found.unreadable.into_iter().filter(asked));
     Ok(bill)
 }
 

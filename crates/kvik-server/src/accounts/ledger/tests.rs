@@ -146,6 +146,30 @@ fn a_query_selects_a_tenant() {
 }
 
 #[test]
+fn rows_of_records_are_selected_as_those_in_memory() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let wall = || SystemTime::UNIX_EPOCH + Duration::from_secs(NOW.load(Ordering::Relaxed) * DAY);
+    let dir = tempfile::tempdir().unwrap();
+    let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+    let (written, pending) = (Ledger::new(Some(&records), wall), Ledger::new(None, wall));
+    for (day, tenant) in (20_000..20_004).flat_map(|day| [(day, "acme"), (day, "beta"), (day, "~")]) {
+        NOW.store(day, Ordering::Relaxed);
+        for ledger in [&written, &pending] {
+            ledger.enter([tenant, "owner/model"], &report(1, 0, 0), None);
+        }
+    }
+    written.write().unwrap();
+    let day = |day: u64| Day::of(SystemTime::UNIX_EPOCH + Duration::from_secs(day * DAY));
+    let days: Vec<_> = [None].into_iter().chain((19_999..20_005).map(|at| Some(day(at)))).collect();
+    for tenant in [None, Some("acme"), Some("~"), Some("gamma")] {
+        for (since, until) in days.iter().flat_map(|since| days.iter().map(|until| (*since, *until))) {
+            let query = Query { tenant: tenant.map(str::to_owned), since, until };
+            assert_eq!(written.rows(&query).unwrap(), pending.rows(&query).unwrap(), "{query:?}");
+        }
+    }
+}
+
+#[test]
 fn short_prompts_do_not_count_as_measurements() {
     let mut speed = Speed::default();
     assert_eq!(speed.time_for(100), Duration::ZERO);
