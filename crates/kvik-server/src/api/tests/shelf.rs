@@ -13,7 +13,9 @@ use std::{
 use anyhow::Context;
 use axum::{Router, body::Body, http::Request as HttpRequest, response::Response};
 use kvik_engine::api::{Event, FinishReason};
+use kvik_model::load::LoadError;
 use kvik_testing::{Web, WebRepository, mix, tiny_model};
+use kvik_text::files::gguf::GgufError;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -38,8 +40,10 @@ pub(super) struct Seen {
     /// Models in memory, now and at most.
     open: AtomicUsize,
     most: AtomicUsize,
-    /// True if loading fails.
+    /// True if loading fails by the file.
     pub(super) breaks: AtomicBool,
+    /// True if loading fails for lack of memory.
+    lacks_memory: AtomicBool,
     /// True if answers do not end.
     goes_on: AtomicBool,
     /// True if loading does not end.
@@ -88,8 +92,9 @@ impl LoadModel for Double {
             std::thread::sleep(LOAD);
         }
         if self.seen.breaks.load(Ordering::Relaxed) {
-            anyhow::bail!("its file is broken");
+            return Err(LoadError::from(GgufError::BigEndian)).context("its file is broken");
         }
+        anyhow::ensure!(!self.seen.lacks_memory.load(Ordering::Relaxed), "there is no memory for it");
         *self.seen.loads.lock().unwrap().entry(self.name.clone()).or_default() += 1;
         *self.seen.now.lock().unwrap() += LOAD;
         let open = 1 + self.seen.open.fetch_add(1, Ordering::Relaxed);
@@ -625,10 +630,19 @@ async fn a_model_that_cannot_be_loaded_says_why_and_is_tried_again() {
     let (status, answer) = world.ask(body("b")).await;
     let error = &answer["error"];
     assert_eq!((status, &error["code"]), (503, &json!("model_load_failed")));
+    let again = world.send("POST", "/v1/completions", &body("b")).await;
+    assert_eq!(again.headers()["x-should-retry"], "false", "the file stays broken");
+    assert!(!again.headers().contains_key("retry-after"));
     assert!(error["message"].as_str().unwrap().contains("its file is broken"), "{error}");
     assert_eq!(world.ask(body("a")).await.0, 200, "the others go on");
-    assert_eq!(world.get("/v1/models/b").await["status"]["failed"], "its file is broken");
+    let listed = world.get("/v1/models/b").await;
+    assert!(listed["status"]["failed"].as_str().unwrap().starts_with("its file is broken"), "{listed}");
     world.seen.breaks.store(false, Ordering::Relaxed);
+    world.seen.lacks_memory.store(true, Ordering::Relaxed);
+    let again = world.send("POST", "/v1/completions", &body("b")).await;
+    assert_eq!(again.headers()["retry-after"], "1", "there may be memory the next time");
+    assert!(!again.headers().contains_key("x-should-retry"));
+    world.seen.lacks_memory.store(false, Ordering::Relaxed);
     assert_eq!(world.ask(body("b")).await.0, 200);
 }
 

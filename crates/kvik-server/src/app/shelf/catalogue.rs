@@ -3,7 +3,9 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use kvik_model::load::SamplingDefaults;
+use axum::http::StatusCode;
+use kvik_model::load::{LoadError, SamplingDefaults};
+use kvik_text::files::FileError;
 
 use super::{Found, OpenModel, Place, Shelf, there, turns::Phase};
 use crate::{
@@ -136,11 +138,32 @@ impl Listed {
 /// Told to a tenant about a failure whose text may name files of the server.
 const NOT_FOR_TENANTS: &str = "the server's log says why";
 
-/// The error for a caller's request for a model that cannot be loaded.
-pub(super) fn load_failed(name: &str, why: &HostText, caller: &Caller) -> ApiError {
-    let why = why.for_caller(caller.admin, NOT_FOR_TENANTS);
+/// Why a model could not be loaded.
+pub(super) struct LoadFailure {
+    pub(super) why: HostText,
+    /// True if its file is unusable. What else was missing, such as memory or the hub, may be there the next time.
+    is_final: bool,
+}
+
+impl From<anyhow::Error> for LoadFailure {
+    fn from(error: anyhow::Error) -> LoadFailure {
+        let is_final = match error.downcast_ref::<LoadError>() {
+            None | Some(LoadError::File(FileError::Io { .. })) => false,
+            Some(_) => true,
+        };
+        LoadFailure { why: with_causes(&error).into(), is_final }
+    }
+}
+
+/// The error for a caller's request for a model that cannot be loaded. The next request tries to, but a client that asks
+/// again at once would only have a broken file read again.
+pub(super) fn load_failed(name: &str, failure: &LoadFailure, caller: &Caller) -> ApiError {
+    let why = failure.why.for_caller(caller.admin, NOT_FOR_TENANTS);
     let message = format!("the model `{name}` cannot be loaded: {why}");
-    ApiError::unavailable("model_load_failed", message, 1)
+    match failure.is_final {
+        true => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("model_load_failed"), message).for_good(),
+        false => ApiError::unavailable("model_load_failed", message, 1),
+    }
 }
 
 /// A model as it is listed.
@@ -245,9 +268,9 @@ impl Shelf {
         let describe = move || loader.context("nothing loads it")?.describe();
         let described = tokio::task::spawn_blocking(describe).await.context("its reading failed").flatten();
         described.map_err(|error| {
-            let why = with_causes(&error).to_string();
-            tracing::warn!("the model {} cannot be read: {why}", entry.name);
-            load_failed(&entry.name, &why.into(), caller)
+            let failure = LoadFailure::from(error);
+            tracing::warn!("the model {} cannot be read: {}", entry.name, failure.why.for_host());
+            load_failed(&entry.name, &failure, caller)
         })
     }
 }
@@ -276,7 +299,7 @@ impl Place {
             load_time: standing.load_time,
             expires_in: stays_until.map(|until| until.saturating_sub(now)),
             card: self.card.clone(),
-            failed: self.failed.as_ref().map(|(_, why)| why.clone()),
+            failed: self.failed.as_ref().map(|(_, failure)| failure.why.clone()),
             app: self.open.as_ref().map(|open| open.app.clone()),
         }
     }

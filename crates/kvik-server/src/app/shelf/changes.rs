@@ -30,7 +30,7 @@ impl Shelf {
             Ok(Some(Ok(entries))) => entries,
             Ok(Some(Err(error))) => return Err(wrong(&with_causes(&error))),
             Ok(None) => return Ok(()),
-            Err(panic) => return Err(ApiError::internal(format!("reading the models failed: {panic}"))),
+            Err(panic) => return Err(ApiError::panicked("reading the models", &panic)),
         };
         self.replace(entries);
         Ok(())

@@ -5,9 +5,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
-use super::{Entry, Place, Shelf, keeper::blocking};
+use super::{Entry, LoadFailure, Place, Shelf, keeper::blocking};
 
 impl Shelf {
     /// Begins the downloads of awaited models that lack files.
@@ -38,7 +38,7 @@ impl Shelf {
         };
         let fetched = blocking(fetch).await;
         // The keeper loads nothing any more, and who waits is told so.
-        let fetched = if self.server.is_stopping() { Err("the server stops".to_owned()) } else { fetched };
+        let fetched = if self.server.is_stopping() { Err(anyhow!("the server stops")) } else { fetched };
         self.put_fetched(index, &entry, fetched);
     }
 
@@ -49,7 +49,7 @@ impl Shelf {
     }
 
     /// Renews the entry of a model by its files, or records why they could not be fetched.
-    fn put_fetched(&self, index: usize, entry: &Arc<Entry>, fetched: Result<Option<Entry>, String>) {
+    fn put_fetched(&self, index: usize, entry: &Arc<Entry>, fetched: anyhow::Result<Option<Entry>>) {
         let mut places = self.places();
         // Read under the lock: a failure that is older than a request that waits would not be told to it.
         let now = self.now();
@@ -62,9 +62,10 @@ impl Shelf {
             Ok(Some(new)) if is_current && Arc::ptr_eq(&place.entry, entry) => {
                 place.renew((place.order, Entry { is_absent: false, ..new }));
             }
-            Err(why) if is_current => {
-                tracing::warn!("the model {} cannot be fetched: {why}", entry.name);
-                (place.failed, place.standing.awaited) = (Some((now, why.into())), None);
+            Err(error) if is_current => {
+                let failure = LoadFailure::from(error);
+                tracing::warn!("the model {} cannot be fetched: {}", entry.name, failure.why.for_host());
+                (place.failed, place.standing.awaited) = (Some((now, failure)), None);
             }
             _ => {}
         }

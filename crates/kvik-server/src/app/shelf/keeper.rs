@@ -5,11 +5,10 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context;
 
 use super::{
-    Entry, OpenModel, Shelf, stay,
+    Entry, LoadFailure, OpenModel, Shelf, stay,
     turns::{Phase, ShelfTurn, next},
 };
 use crate::clock::spoken;
-use kvik_serving::causes::with_causes;
 
 impl Shelf {
     /// Loads awaited models and unloads those that make room, until the server stops.
@@ -61,7 +60,7 @@ impl Shelf {
     }
 
     /// Puts a loaded model in its place, or the reason why it could not be loaded.
-    pub(super) fn put(&self, index: usize, entry: &Entry, loaded: Result<OpenModel, String>, took: Duration) {
+    pub(super) fn put(&self, index: usize, entry: &Entry, loaded: anyhow::Result<OpenModel>, took: Duration) {
         let name = &entry.name;
         let mut places = self.places();
         // Read under the lock: a failure that is older than a request that waits would not be told to it.
@@ -84,10 +83,11 @@ impl Shelf {
                 place.flags_in_memory.clone_from(&entry.flags);
                 (place.open, place.failed) = (Some(open), None);
             }
-            Err(why) => {
-                tracing::warn!("the model {name} cannot be loaded: {why}");
+            Err(error) => {
+                let failure = LoadFailure::from(error);
+                tracing::warn!("the model {name} cannot be loaded: {}", failure.why.for_host());
                 // Waiting requests are notified, and none remain.
-                (place.failed, place.standing.awaited) = (Some((now, why.into())), None);
+                (place.failed, place.standing.awaited) = (Some((now, failure)), None);
             }
         }
         let is_there = place.open.is_some();
@@ -128,11 +128,10 @@ impl Shelf {
     }
 }
 
-/// Runs work on a model that blocks; an error has its causes.
+/// Runs work on a model that blocks.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
-) -> Result<T, String> {
+) -> anyhow::Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    let done = done.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")));
-    done.map_err(|error| with_causes(&error))
+    done.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")))
 }

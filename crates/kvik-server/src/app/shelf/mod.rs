@@ -34,8 +34,9 @@ use tokio::sync::Notify;
 
 use super::{keys::Caller, life::is_stuck, server::Server, state::App};
 use crate::{accounts::tenants::Tenants, http::error::ApiError};
-use kvik_serving::{HostText, ModelCard, handle::Handle, means};
+use kvik_serving::{ModelCard, handle::Handle, means};
 
+use catalogue::LoadFailure;
 pub use catalogue::{Catalogue, Described, Entry, Listed, LoadModel, ModelFile};
 pub(crate) use lease::Lease;
 pub(crate) use pull::{Pull, PulledFile};
@@ -111,7 +112,7 @@ struct Place {
     /// Number of requests waiting for it.
     waiting: usize,
     /// Time and reason of the last failure to load.
-    failed: Option<(Duration, HostText)>,
+    failed: Option<(Duration, LoadFailure)>,
     /// Number of loads.
     loads: u64,
     /// The flags with which it was loaded last.
@@ -354,8 +355,9 @@ impl Shelf {
         if place.is_gone || place.entry.name != *name {
             return Err(ApiError::no_model(name, "it was taken off this server"));
         }
-        if let Some((_, why)) = place.failed.as_ref().filter(|(at, _)| *at >= came && place.open.is_none()) {
-            return Err(catalogue::load_failed(&place.entry.name, why, caller));
+        let failed = place.failed.as_ref().filter(|(at, _)| *at >= came && place.open.is_none());
+        if let Some((_, failure)) = failed {
+            return Err(catalogue::load_failed(&place.entry.name, failure, caller));
         }
         let Some(open) = place.open.as_ref().filter(|_| place.takes_requests()) else { return Ok(None) };
         place.standing.in_use += 1;

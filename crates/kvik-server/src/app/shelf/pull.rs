@@ -42,8 +42,7 @@ impl Pull {
     /// If it cannot be fetched or served.
     pub(crate) async fn ended(self) -> Result<(), ApiError> {
         let Pull { progress, end } = self;
-        let ended =
-            end.await.unwrap_or_else(|panic| Err(ApiError::internal(format!("the pull failed: {panic}"))));
+        let ended = end.await.unwrap_or_else(|panic| Err(ApiError::panicked("the pull", &panic)));
         // Dropped only now: dropping the receiver aborts the download.
         drop(progress);
         ended
@@ -103,7 +102,7 @@ impl Shelf {
             on_disk(change).await?;
             shelf.reload().await
         });
-        changed.await.unwrap_or_else(|panic| Err(ApiError::internal(format!("the models on disk: {panic}"))))
+        changed.await.unwrap_or_else(|panic| Err(ApiError::panicked("changing the models on disk", &panic)))
     }
 
     /// The models on disk.
@@ -130,7 +129,7 @@ impl Shelf {
             "the model `{}` stands in config.toml: change that, and POST /v1/shelf/reload",
             entry.name
         );
-        Err(ApiError::new(StatusCode::CONFLICT, Some("not_pulled"), message).at("model"))
+        Err(ApiError::new(StatusCode::CONFLICT, Some("not_pulled"), message).at("model").for_good())
     }
 
     /// Whether models can be pulled and removed.
@@ -175,7 +174,7 @@ fn plain(name: &str) -> &str {
 async fn on_disk(work: impl FnOnce() -> Result<(), ShelfError> + Send + 'static) -> Result<(), ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done.map_err(of_shelf),
-        Err(panic) => Err(ApiError::internal(format!("the models on disk: {panic}"))),
+        Err(panic) => Err(ApiError::panicked("changing the models on disk", &panic)),
     }
 }
 
@@ -186,7 +185,8 @@ fn of_shelf(error: ShelfError) -> ApiError {
         ShelfError::NameTaken { .. } => (StatusCode::CONFLICT, Some("name_taken")),
         _ => (StatusCode::BAD_GATEWAY, Some("pull_failed")),
     };
-    ApiError::new(status, code, error.to_string()).at("model")
+    let refused = ApiError::new(status, code, error.to_string()).at("model");
+    if status == StatusCode::CONFLICT { refused.for_good() } else { refused }
 }
 
 /// Reports the progress of a download.
