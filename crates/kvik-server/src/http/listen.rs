@@ -31,6 +31,9 @@ use super::{
 /// Time for a client that was answered before its request was read to send the rest: data that arrives at a closed
 /// socket would cause a reset, and the answer would be lost.
 const LINGER_TIME: Duration = Duration::from_secs(5);
+/// Maximum bytes of a request's head: anybody may send that much of one, on each connection, without a key. Bodies are
+/// read in pieces of as many.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Limits on connections.
 #[derive(Debug, Clone, Copy)]
@@ -125,19 +128,27 @@ async fn exchanges(
     let mut builder = http1::Builder::new();
     // Some clients expect the header names in llama-server's capitalisation, although HTTP ignores case.
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time).title_case_headers(true);
+    builder.max_buf_size(HEAD_BYTES_MAX);
     let mut connection = builder.serve_connection(io, exchange);
     // The connection itself, because `poll_without_shutdown` may end before all is sent.
-    tokio::select! {
-        ended = &mut connection => ended?,
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
         // Half a head of a request may never become a whole one.
-        () = stopped(&mut stop) => if !open.is_idle() {
+        () = stopped(&mut stop) => if open.is_idle() {
+            Ok(())
+        } else {
             Pin::new(&mut connection).graceful_shutdown();
-            (&mut connection).await?;
+            (&mut connection).await
         },
+    };
+    // hyper has answered it, and reads no further.
+    let is_head_too_long = ended.as_ref().is_err_and(hyper::Error::is_parse_too_large);
+    if !is_head_too_long {
+        ended?;
     }
     let mut stream = connection.into_parts().io.into_inner();
     let _ = stream.shutdown().await;
-    if left_unread.load(Ordering::Relaxed) {
+    if is_head_too_long || left_unread.load(Ordering::Relaxed) {
         let _ = timeout(LINGER_TIME, read_to_nowhere(&mut stream)).await;
     }
     Ok(())

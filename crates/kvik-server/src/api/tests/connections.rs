@@ -131,6 +131,20 @@ async fn a_body_that_is_too_much_to_read_ends_the_connection_and_the_answer_says
     assert!(head.starts_with("http/1.1 401") && head.contains("connection: close"), "{head}");
 }
 
+/// Half a head took 400 KiB on each connection, before any key was asked for.
+#[tokio::test]
+async fn a_head_has_a_limit_and_one_beyond_it_is_answered_before_it_ends() {
+    let (address, _stop) = listen(8).await;
+    let head =
+        |bytes: usize| format!("GET /quick HTTP/1.1\r\nhost: localhost\r\nx-long: {}", "x".repeat(bytes));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let (answered, body) = ask(&mut stream, &format!("{}\r\n\r\n", head(60 << 10))).await;
+    assert!(answered.starts_with("http/1.1 200") && body == "quick", "{answered}");
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let (refused, _) = ask(&mut stream, &head(100 << 10)).await;
+    assert!(refused.starts_with("http/1.1 431"), "{refused}");
+}
+
 #[tokio::test]
 async fn a_client_that_waits_to_be_told_to_go_on_is_answered_at_once() {
     let (address, _stop) = listen(8).await;
