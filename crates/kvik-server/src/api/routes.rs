@@ -86,10 +86,12 @@ pub fn over(shelf: Arc<Shelf>) -> Router {
     let mut router = Router::new();
     let mut known: Vec<&str> = Vec::new();
     let mut errors = HashMap::new();
+    let mut taken = HashMap::new();
     for dialect in dialects() {
         let word = dialect.errors.word;
-        for (paths, _) in dialect.listed() {
+        for (paths, operations) in dialect.listed() {
             known.extend(paths);
+            taken.extend(paths.iter().map(|path| (*path, methods_of(operations))));
             errors.extend(paths.iter().map(|path| (*path, word)));
         }
         let handed_on = dialect.routes.into_iter().map(|route| (route.paths, route.behind(hand_on)));
@@ -99,9 +101,10 @@ pub fn over(shelf: Arc<Shelf>) -> Router {
         }
     }
     let (known, server): (Arc<str>, _) = (known.join(", ").into(), shelf.server.clone());
+    let taken = Arc::new(taken);
     let router = router
         .fallback(move |request| unknown_route(known.clone(), request))
-        .method_not_allowed_fallback(wrong_method)
+        .method_not_allowed_fallback(move |request| wrong_method(taken.clone(), request))
         .layer(middleware::from_fn_with_state(server.clone(), guard::admit))
         .layer(origins::cors(&server.senders.origins))
         .layer(middleware::from_fn_with_state(server.clone(), guard::check_sender))
@@ -117,11 +120,13 @@ pub fn over(shelf: Arc<Shelf>) -> Router {
 /// Forwards a request to its model, loading the model first if necessary.
 async fn hand_on(State(shelf): State<Arc<Shelf>>, request: Request) -> Response {
     let path = request.uri().path().to_owned();
-    let (lease, request) = match shelf.addressed(request).await {
+    let (lease, mut request) = match shelf.addressed(request).await {
         Ok(addressed) => addressed,
         Err(Unaddressed::Refused(error)) => return error.into_response(),
         Err(Unaddressed::Absent(model)) => return ollama::unloaded(&path, &model),
     };
+    // What is deleted is deleted of all models.
+    request.extensions_mut().insert(shelf);
     let Ok(mut response) = lease.routes.clone().oneshot(request).await;
     if let Some(waited) = lease.waited {
         let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
@@ -166,8 +171,18 @@ fn of_lm_studio<'a>(known: &'a str, path: &str) -> Option<&'a str> {
     known.split(", ").find(|route| route.strip_prefix("/v1/") == Some(rest))
 }
 
-async fn wrong_method(request: Request) -> ApiError {
-    let message = format!("{} does not take {}", request.uri().path(), request.method());
+/// The methods of a route, as a message names them.
+fn methods_of(operations: &[Operation]) -> String {
+    let methods: Vec<_> = operations.iter().map(|operation| operation.method.to_ascii_uppercase()).collect();
+    methods.join(", ")
+}
+
+/// Refuses a method; `taken` has those of each path.
+async fn wrong_method(taken: Arc<HashMap<&'static str, String>>, request: Request) -> ApiError {
+    let path = request.extensions().get::<MatchedPath>();
+    let methods = path.and_then(|path| taken.get(path.as_str()));
+    let takes = methods.map(|methods| format!("; it takes {methods}")).unwrap_or_default();
+    let message = format!("{} does not take {}{takes}", request.uri().path(), request.method());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, Some("method_not_allowed"), message)
 }
 

@@ -65,9 +65,7 @@ pub(super) fn open(config: &AppConfig, deletions: Arc<Deletions>, log: Arc<Promp
 
 /// Converts the outcome of a write.
 pub(crate) fn written(ended: Result<Result<(), ApiError>, JoinError>) -> Result<(), ApiError> {
-    ended.unwrap_or_else(|panic| {
-        Err(ApiError::internal(format!("the conversation was not written down: {panic}")))
-    })
+    ended.unwrap_or_else(|panic| Err(ApiError::panicked("writing the conversation", &panic)))
 }
 
 /// Refuses a conversation whose values would not fit in a body: each turn builds all of them, and an exported
@@ -104,7 +102,7 @@ impl From<ConversationError> for ApiError {
             ConversationError::Elsewhere(_) => {
                 ApiError::unavailable("conversation_elsewhere", message, RETRY_AFTER_S)
             }
-            ConversationError::NameTaken(_) => conflict("conversation_exists", message),
+            ConversationError::NameTaken(_) => conflict("conversation_exists", message).for_good(),
             ConversationError::Full { .. } => {
                 limit(format!("{message}, which may begin as this one does (`from`, `upto`)"))
             }

@@ -10,8 +10,8 @@ use std::{
 
 use kvik_memory::{
     conversations::Conversations,
-    deletions::{Deletions, Owner},
-    records::{Records, RecordsError},
+    deletions::Deletions,
+    records::{FileTurns, Records, RecordsError},
     settle::Settler,
 };
 
@@ -56,6 +56,8 @@ pub struct Server {
     pub(super) cache_folders: CacheFolders,
     /// Held during deletion.
     pub(super) deleting: Mutex<()>,
+    /// Bounds the threads that wait to hold deletions up.
+    holding: FileTurns,
     /// The engines' admission slots, where several tenants share them.
     pub(super) admission: Option<Arc<AdmissionSlots>>,
     /// Memory for bodies.
@@ -98,6 +100,7 @@ impl Server {
             hot_lists: config.shared_records.clone().map(HotLists::new),
             cache_folders: CacheFolders::open(config.conversations.as_ref()),
             deleting: Mutex::default(),
+            holding: FileTurns::new(1),
             admission: shared.then(|| AdmissionSlots::new(config.admission_slots)),
             bodies: BodyMemory::new(config.body_limit.0, shared),
             readers: Readers::new(shared),
@@ -167,7 +170,7 @@ impl Server {
         }
         let conversations = self.conversations.clone();
         let asked = tokio::task::spawn_blocking(move || ask(&conversations)).await;
-        asked.map_err(|panic| ApiError::internal(format!("the conversations were not read: {panic}")))
+        asked.map_err(|panic| ApiError::panicked("reading the conversations", &panic))
     }
 
     /// Announces that the records will be closed: a server that starts meanwhile waits for them.
@@ -181,15 +184,13 @@ impl Server {
         self.conversations.close();
     }
 
-    /// Completes the deletion of an object: rewrites the files without it, then removes the pending deletion. Returns
-    /// whether that succeeded. Blocking.
-    pub(crate) fn end_deletion(&self, owner: &Owner) -> bool {
-        let ended = self.settler.forget(Some(&owner.tenant));
-        let ended = ended.and_then(|_| self.records.iter().try_for_each(Records::rewrite));
-        let ended = ended.and_then(|()| self.deletions.put(owner, None));
-        ended
-            .inspect_err(|error| tracing::warn!("something that was deleted is tried again: {error}"))
-            .is_ok()
+    /// Waits until no deletion is being carried out, and holds them up. Blocking.
+    ///
+    /// # Errors
+    /// If many threads wait for that already, or for long: a file may not answer.
+    pub(crate) fn hold_deletions(&self) -> Result<impl Sized, RecordsError> {
+        let turn = self.holding.enter()?;
+        Ok((self.deleting.lock().unwrap_or_else(PoisonError::into_inner), turn))
     }
 
     /// Forgets what was learned from the system messages of a tenant, or of all. Blocking.
@@ -197,10 +198,7 @@ impl Server {
     /// # Errors
     /// If some of it may be left in a file.
     pub(crate) fn forget_settled(&self, tenant: Option<&str>) -> Result<(), RecordsError> {
-        if self.settler.forget(tenant)? {
-            self.records.iter().try_for_each(Records::rewrite)?;
-        }
-        Ok(())
+        self.settler.erase(tenant, || self.records.iter().try_for_each(Records::rewrite))
     }
 
     /// The time by which rates are limited.

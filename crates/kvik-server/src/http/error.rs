@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 
 use axum::{
     Json,
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use kvik_cache::retain::RetentionError;
@@ -14,6 +14,7 @@ use kvik_engine::api::{ConstraintError, RequestError};
 use kvik_memory::records::RecordsError;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::task::JoinError;
 
 use super::answer::value;
 use crate::described::JsonSchema;
@@ -26,8 +27,13 @@ pub struct ApiError {
     param: Option<String>,
     code: Option<&'static str>,
     retry_after_s: Option<u64>,
+    /// True if the same request fails again, so that clients are told not to repeat it.
+    is_final: bool,
     overflow: Option<Overflow>,
 }
+
+/// Whether a request is repeated, which OpenAI's and Anthropic's clients decide by the status without it.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// A prompt that is longer than the context.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -93,7 +99,20 @@ impl ApiError {
         code: Option<&'static str>,
         message: impl Into<String>,
     ) -> ApiError {
-        ApiError { status, message: message.into(), param: None, code, retry_after_s: None, overflow: None }
+        ApiError {
+            status,
+            message: message.into(),
+            param: None,
+            code,
+            retry_after_s: None,
+            is_final: false,
+            overflow: None,
+        }
+    }
+
+    /// Says that the same request fails again.
+    pub(crate) fn for_good(self) -> ApiError {
+        ApiError { is_final: true, ..self }
     }
 
     /// Sets the offending field, unless one is set.
@@ -121,7 +140,7 @@ impl ApiError {
         let message = format!(
             "the model `{name}` is not in memory, and a request that only reads does not load it; `POST /v1/shelf/load` does"
         );
-        ApiError::new(StatusCode::CONFLICT, Some("model_not_loaded"), message).at("model")
+        ApiError::new(StatusCode::CONFLICT, Some("model_not_loaded"), message).at("model").for_good()
     }
 
     pub(crate) fn stopping() -> ApiError {
@@ -172,11 +191,17 @@ impl ApiError {
 
     /// This server, or its model, does not support the request.
     pub(crate) fn not_supported(message: impl Into<String>) -> ApiError {
-        ApiError::new(StatusCode::NOT_IMPLEMENTED, Some("not_supported"), message)
+        ApiError::new(StatusCode::NOT_IMPLEMENTED, Some("not_supported"), message).for_good()
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, Some("internal_error"), message)
+    }
+
+    /// The thread that did `work` panicked; what it said may be of another tenant, and is only for the log.
+    pub(crate) fn panicked(work: &str, panic: &JoinError) -> ApiError {
+        tracing::error!("{work} failed: {panic}");
+        ApiError::internal(format!("{work} failed by a fault of kvik, which the server's log describes"))
     }
 
     pub(crate) fn status(&self) -> StatusCode {
@@ -191,6 +216,16 @@ impl ApiError {
     /// The offending field, if there is one.
     pub(crate) fn param(&self) -> Option<&str> {
         self.param.as_deref()
+    }
+
+    /// The prompt is too long; agents shorten the conversation at this code.
+    fn too_long(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, Some("context_length_exceeded"), message)
+    }
+
+    /// Whether a shorter prompt would be answered.
+    pub(crate) fn is_too_long(&self) -> bool {
+        self.code == Some("context_length_exceeded")
     }
 
     /// The token counts of a prompt that is longer than the context.
@@ -234,6 +269,9 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if self.is_final {
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -245,7 +283,15 @@ impl IntoResponse for ApiError {
 
 impl From<RetentionError> for ApiError {
     fn from(error: RetentionError) -> ApiError {
-        ApiError::field(format!("kvik.retain.{}", error.field()), format!("kvik.retain.{error}"))
+        let message = format!("kvik.retain.{error}");
+        // The policy may be the server's, and agents shorten a prompt whoever chose it.
+        if let RetentionError::PromptLong { prompt, context, .. } = error {
+            let overflow = Overflow { prompt_tokens: prompt, context_tokens: context, is_at_least: false };
+            let told = ApiError::from(overflow);
+            let message = format!("{told}; {message}");
+            return told.because(message);
+        }
+        ApiError::field(format!("kvik.retain.{}", error.field()), message)
     }
 }
 
@@ -262,6 +308,18 @@ impl From<RecordsError> for ApiError {
             error if error.is_outage() => {
                 ApiError::unavailable("storage_unavailable", message, FILE_RETRY_AFTER_S)
             }
+            // Their text has the file's path and what the system said.
+            RecordsError::Rewrite { .. } => {
+                tracing::error!("{message}");
+                let message = "the file that this was kept in cannot be written anew, so that some of it may be left in it; \
+                               see whether the disk is full, and send it again";
+                ApiError::unavailable("storage_unavailable", message, FILE_RETRY_AFTER_S)
+            }
+            RecordsError::Open { .. } | RecordsError::InUse(_) => {
+                tracing::error!("{message}");
+                let message = "the file that this is kept in cannot be opened; the server's log says why";
+                ApiError::unavailable("storage_unavailable", message, FILE_RETRY_AFTER_S)
+            }
             _ => ApiError::internal(message),
         }
     }
@@ -274,8 +332,7 @@ impl From<Overflow> for ApiError {
         if is_at_least {
             message = message.replace("the prompt has", "the prompt has at least");
         }
-        let error = ApiError::new(StatusCode::BAD_REQUEST, Some("context_length_exceeded"), message);
-        ApiError { overflow: Some(overflow), ..error }
+        ApiError { overflow: Some(overflow), ..ApiError::too_long(message) }
     }
 }
 
@@ -286,11 +343,9 @@ impl From<RequestError> for ApiError {
             RequestError::PromptTooLong { prompt_tokens, context_tokens } => {
                 Overflow { prompt_tokens, context_tokens, is_at_least: false }.into()
             }
-            RequestError::OverBudget { .. } => {
-                ApiError::new(StatusCode::BAD_REQUEST, Some("over_kv_budget"), message)
-            }
-            RequestError::Pinned { .. } => {
-                ApiError::new(StatusCode::BAD_REQUEST, Some("over_kv_budget"), message)
+            RequestError::OverBudget { .. } | RequestError::Pinned { .. } => {
+                let message = format!("the prompt exceeds the available context size: {message}");
+                ApiError::too_long(message)
             }
             RequestError::PinLimit(_) => ApiError::new(StatusCode::BAD_REQUEST, Some("pin_limit"), message),
             RequestError::Retention(error) => error.into(),
@@ -322,7 +377,8 @@ mod tests {
             let api = ApiError::from(error.clone());
             assert_eq!(api.status.as_u16(), status, "{error}");
             assert_eq!(api.body()["error"]["code"].as_str(), code, "{error}");
-            assert_eq!(api.body()["error"]["message"], error.to_string());
+            let message = api.body()["error"]["message"].take();
+            assert!(message.as_str().unwrap().ends_with(&error.to_string()), "{message}");
         };
         let too_long = RequestError::PromptTooLong { prompt_tokens: 5000, context_tokens: 2048 };
         check(too_long, 400, Some("context_length_exceeded"));
@@ -330,11 +386,14 @@ mod tests {
         check(RequestError::UnknownToken { token: 9, vocab: 4 }, 400, None);
         check(ConstraintError::Unusable("x".into()).into(), 400, None);
         check(ConstraintError::Busy { retry_after_s: 1 }.into(), 429, Some("queue_full"));
-        check(RequestError::OverBudget { needed_blocks: 9, budget_blocks: 4 }, 400, Some("over_kv_budget"));
+        let over_budget = RequestError::OverBudget { needed_blocks: 9, budget_blocks: 4 };
+        check(over_budget, 400, Some("context_length_exceeded"));
+        let beyond = RetentionError::PromptLong { policy: "kvzip", prompt: 5000, context: 2048 };
+        check(RequestError::Retention(beyond), 400, Some("context_length_exceeded"));
         for scope in [PinScope::Tenant, PinScope::All] {
             let (pinned_blocks, budget_blocks) = (4321, 10);
             let pinned = RequestError::Pinned { needed_blocks: 9, pinned_blocks, budget_blocks, scope };
-            check(pinned.clone(), 400, Some("over_kv_budget"));
+            check(pinned.clone(), 400, Some("context_length_exceeded"));
             let told = pinned.to_string().contains("4321");
             assert_eq!(told, scope == PinScope::Tenant, "what others have pinned is not said");
             let limit = PinLimit { needed: 9, pinned: 4321, limit: 10, scope };
@@ -352,14 +411,57 @@ mod tests {
     /// type and the numbers.
     #[test]
     fn an_overflow_has_what_every_client_looks_for() {
-        let error = RequestError::PromptTooLong { prompt_tokens: 5000, context_tokens: 2048 };
-        let error = ApiError::from(error).body()["error"].take();
-        let message = error["message"].as_str().unwrap().to_lowercase();
-        assert!(message.contains("this model's maximum context length is 2048 tokens"), "{message}");
-        assert!(message.contains("exceeds the available context size"), "{message}");
-        assert_eq!(error["type"], "exceed_context_size_error");
-        assert_eq!(error["code"], "context_length_exceeded");
-        assert_eq!((&error["n_prompt_tokens"], &error["n_ctx"]), (&json!(5000), &json!(2048)));
+        let beyond = RetentionError::PromptLong { policy: "kvzip", prompt: 5000, context: 2048 };
+        let too_long = RequestError::PromptTooLong { prompt_tokens: 5000, context_tokens: 2048 };
+        for error in [too_long, RequestError::Retention(beyond)] {
+            let error = ApiError::from(error).body()["error"].take();
+            let message = error["message"].as_str().unwrap().to_lowercase();
+            assert!(message.contains("this model's maximum context length is 2048 tokens"), "{message}");
+            assert!(message.contains("exceeds the available context size"), "{message}");
+            assert_eq!(error["type"], "exceed_context_size_error");
+            assert_eq!(error["code"], "context_length_exceeded");
+            assert_eq!((&error["n_prompt_tokens"], &error["n_ctx"]), (&json!(5000), &json!(2048)));
+        }
+        let over_budget = RequestError::OverBudget { needed_blocks: 9, budget_blocks: 4 };
+        assert!(ApiError::from(over_budget).to_string().contains("exceeds the available context size"));
+    }
+
+    #[test]
+    fn clients_are_told_what_not_to_repeat() {
+        let check = |error: ApiError, expect: Option<&str>| {
+            let response = error.into_response();
+            let told = response.headers().get("x-should-retry").map(|told| told.to_str().unwrap());
+            assert_eq!(told, expect, "{}", response.status());
+        };
+        check(ApiError::not_supported("no"), Some("false"));
+        check(ApiError::not_in_memory("tiny"), Some("false"));
+        check(ApiError::internal("x"), None);
+        check(ApiError::stopping(), None);
+        check(ApiError::busy("full", 2), None);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_an_outage_whose_path_is_not_told() {
+        for error in [
+            RecordsError::Rewrite { path: "/secret/records".into(), error: "no space left".into() },
+            RecordsError::Open { path: "/secret/records".into(), error: "no space left".into() },
+            RecordsError::InUse("/secret/records".into()),
+        ] {
+            let api = ApiError::from(error);
+            assert_eq!(
+                (api.status.as_u16(), api.code(), api.retry_after_s),
+                (503, "storage_unavailable", Some(10))
+            );
+            assert!(!api.to_string().contains("/secret"), "{api}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_panic_says_is_not_told() {
+        let ended: Result<(), JoinError> = tokio::spawn(async { panic!("of another tenant") }).await;
+        let Err(panic) = ended else { panic!("it did not panic") };
+        let told = ApiError::panicked("the request", &panic).to_string();
+        assert!(told.starts_with("the request failed") && !told.contains("tenant"), "{told}");
     }
 
     #[test]

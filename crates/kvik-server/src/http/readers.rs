@@ -236,7 +236,7 @@ async fn apart<T: Send + 'static>(
     match tokio::task::spawn_blocking(move || work(presence)).await {
         Ok(result) => result,
         // Only this request is lost: the panic ended its own closure and held no lock.
-        Err(panic) => Err(ApiError::internal(format!("reading the request failed: {panic}"))),
+        Err(panic) => Err(ApiError::panicked("reading the request", &panic)),
     }
 }
 

@@ -49,6 +49,7 @@ impl From<&ApiError> for ErrorBody {
                 "prompt is too long: {} tokens > {} maximum; {error}",
                 over.prompt_tokens, over.context_tokens
             ),
+            None if error.is_too_long() => format!("prompt is too long: {error}"),
             None => error.to_string(),
         };
         let param = error.param().map(str::to_owned);
@@ -111,5 +112,8 @@ mod tests {
         let body = body(&error.into());
         let message = body["error"]["message"].as_str().unwrap();
         assert!(message.starts_with("prompt is too long: 5000 tokens > 2048 maximum"), "{message}");
+        let over_budget = RequestError::OverBudget { needed_blocks: 9, budget_blocks: 4 };
+        let message = self::body(&over_budget.into())["error"]["message"].take();
+        assert!(message.as_str().unwrap().starts_with("prompt is too long: "), "{message}");
     }
 }

@@ -59,7 +59,7 @@ pub(crate) async fn route(
     match lines {
         Ok(Ok(bill)) => Ok(Json(listing(&bill))),
         Ok(Err(error)) => Err(error.into()),
-        Err(panic) => Err(ApiError::internal(format!("reading the accounts failed: {panic}"))),
+        Err(panic) => Err(ApiError::panicked("reading the accounts", &panic)),
     }
 }
 

@@ -205,6 +205,12 @@ async fn wrong_paths_methods_and_queries_get_errors_in_json() {
     }
     let response = server.send_with("PATCH", CHAT, "", &[]).await;
     assert!(response.headers()["allow"].to_str().unwrap().contains("POST"), "{response:?}");
+    for (path, takes) in
+        [(CHAT, "it takes POST"), ("/v1/messages", "it takes POST"), ("/v1/cache", "it takes GET, DELETE")]
+    {
+        let (_, answer) = json_of(server.send_with("PATCH", path, "", &[]).await).await;
+        assert!(answer["error"]["message"].as_str().unwrap().ends_with(takes), "{path}: {answer}");
+    }
 }
 
 #[tokio::test]
