@@ -98,6 +98,8 @@ def test_errors_are_those_that_the_client_knows(create):
         create([{"role": "user", "content": [image]}])
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         create("word " * 6000)
+    *_, last = create("word " * 6000, stream=True)
+    assert last.type == "response.failed" and last.response.error.code == "context_length_exceeded"
     with pytest.raises(openai.NotFoundError):
         create("x", model="another")
     with pytest.raises(openai.NotFoundError):

@@ -1,9 +1,9 @@
 //! Memory of generated answers that their clients have not read yet, a share of the memory for bodies and
 //! answers.
 //!
-//! Text is counted while it waits for its reader, log-probabilities in advance: a request that wants many of
-//! them is refused while other answers hold the memory, rather than ended after most of it was computed. What an
-//! answer holds until its end is counted until then.
+//! Text is counted while it waits for its reader, log-probabilities and what is repeated of the request in advance: a
+//! request that wants many of them is refused while other answers hold the memory, rather than ended after most of it
+//! was computed. What an answer holds until its end is counted until then.
 //!
 //! The engine's thread counts every token, so it takes the lock of the whole memory only for what counts there.
 
@@ -35,7 +35,7 @@ const RETRY_AFTER_S: u64 = 1;
 pub(super) struct AnswerMemory {
     share: BodyShare,
     /// Bytes up to which the share stays as it is: those counted in advance, or those of a small answer, which do not
-    /// count.
+    /// count, beside what is kept of its request.
     reserved: u64,
     /// Bytes that the client has not read, or that the answer holds until its end.
     held: AtomicU64,
@@ -43,21 +43,24 @@ pub(super) struct AnswerMemory {
 }
 
 impl AnswerMemory {
-    /// Reserves the share of the answer to these requests of a tenant.
+    /// Reserves the share of the answer to these requests of a tenant, which holds so many bytes of what they were read
+    /// from until its end.
     ///
     /// # Errors
-    /// If log-probabilities are wanted, and other answers leave no memory for them.
+    /// If other answers leave no memory for these or for the log-probabilities that are wanted.
     pub(super) fn of(
         memory: &Arc<BodyMemory>,
         tenant: TenantId,
         requests: &[Request],
+        kept_bytes: u64,
     ) -> Result<Arc<AnswerMemory>, ApiError> {
-        let planned = requests.iter().map(planned).fold(0, u64::saturating_add);
+        let kept_bytes = memory.counted_of_request(kept_bytes);
+        let planned = requests.iter().map(planned).fold(kept_bytes, u64::saturating_add);
         let share = memory.hold(tenant, planned).ok_or_else(no_memory)?;
         Ok(Arc::new(AnswerMemory {
             share,
-            reserved: planned.max(SMALL_BYTES),
-            held: AtomicU64::new(0),
+            reserved: planned.max(kept_bytes + SMALL_BYTES),
+            held: AtomicU64::new(kept_bytes),
             is_over: AtomicBool::new(false),
         }))
     }
@@ -150,18 +153,36 @@ mod tests {
     fn many_log_probabilities_are_refused_together_and_not_alone() {
         let memory = BodyMemory::new(BODY_BYTES, false);
         let many = asking(128, Some(2000));
-        let first = AnswerMemory::of(&memory, TENANT, &many).expect("it is alone");
-        assert!(AnswerMemory::of(&memory, TENANT, &many).is_err());
-        assert!(AnswerMemory::of(&memory, TENANT, &asking(128, None)).is_ok(), "text is not counted before");
+        let first = AnswerMemory::of(&memory, TENANT, &many, 0).expect("it is alone");
+        assert!(AnswerMemory::of(&memory, TENANT, &many, 0).is_err());
+        let few = AnswerMemory::of(&memory, TENANT, &asking(128, None), 0);
+        assert!(few.is_ok(), "text is not counted before");
         drop(first);
-        assert!(AnswerMemory::of(&memory, TENANT, &many).is_ok());
+        assert!(AnswerMemory::of(&memory, TENANT, &many, 0).is_ok());
+    }
+
+    /// What answers repeat of their requests filled the memory: a request of 32 MiB had twice that in its stream.
+    #[test]
+    fn what_is_kept_of_a_request_counts_until_the_end_of_its_answer() {
+        let memory = BodyMemory::new(BODY_BYTES, false);
+        let kept = BODY_BYTES + BODY_BYTES / 8 + SMALL_BYTES;
+        let answer = |kept_bytes| AnswerMemory::of(&memory, TENANT, &asking(8, None), kept_bytes);
+        let first = answer(kept).unwrap();
+        assert!(first.add(&text(0)));
+        first.remove(bytes_of(&text(0)));
+        assert_eq!(memory.taken(), BODY_BYTES, "also when all was read");
+        let second = answer(kept).unwrap();
+        assert!(answer(kept).is_err(), "they have the memory of two bodies");
+        drop((first, second));
+        assert!(answer(3 * kept).is_ok(), "it is alone");
+        assert_eq!(memory.taken(), 0);
     }
 
     #[test]
     fn answers_that_are_not_read_have_a_bound_together() {
         let memory = BodyMemory::new(BODY_BYTES, false);
         let answers: Vec<_> =
-            (0..100).map(|_| AnswerMemory::of(&memory, TENANT, &asking(4096, None)).unwrap()).collect();
+            (0..100).map(|_| AnswerMemory::of(&memory, TENANT, &asking(4096, None), 0).unwrap()).collect();
         let event = text(10);
         let fitted: u64 =
             answers.iter().map(|answer| (0..100).take_while(|_| answer.add(&event)).count() as u64).sum();
@@ -177,7 +198,7 @@ mod tests {
         let event = text(0);
         let bytes = bytes_of(&event);
         for (logprobs, planned) in [(None, 0), (Some(2), 256 * 3 * LOGPROB_BYTES)] {
-            let answer = AnswerMemory::of(&memory, TENANT, &asking(4096, logprobs)).unwrap();
+            let answer = AnswerMemory::of(&memory, TENANT, &asking(4096, logprobs), 0).unwrap();
             let fit = planned.max(SMALL_BYTES) / bytes;
             for _ in 0..fit {
                 assert!(answer.add(&event));
@@ -195,8 +216,8 @@ mod tests {
     #[test]
     fn what_was_read_is_free() {
         let memory = BodyMemory::new(BODY_BYTES, false);
-        let slow = AnswerMemory::of(&memory, TENANT, &asking(4096, Some(2000))).unwrap();
-        let answer = AnswerMemory::of(&memory, TENANT, &asking(4096, None)).unwrap();
+        let slow = AnswerMemory::of(&memory, TENANT, &asking(4096, Some(2000)), 0).unwrap();
+        let answer = AnswerMemory::of(&memory, TENANT, &asking(4096, None), 0).unwrap();
         for _ in 0..1000 {
             assert!(answer.add(&text(20)));
             answer.remove(bytes_of(&text(20)));

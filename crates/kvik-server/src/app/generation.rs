@@ -352,6 +352,11 @@ pub(crate) trait Answer: Send + Unpin + 'static {
     /// then, so what only a whole answer has need not be kept.
     fn start(&mut self, _frames: &mut Vec<Value>) {}
 
+    /// Bytes of its request that it repeats, in all objects that are in memory at a time: they count until its end.
+    fn repeated_bytes(&self) -> u64 {
+        0
+    }
+
     /// Takes note of the requests as they are computed: answers in their prompts have the tokens that were generated.
     fn asks(&mut self, _requests: &[Request]) {}
 
@@ -513,7 +518,7 @@ mod tests {
             let told = format!("{is_full}: {last:?}");
             let bodies = BodyMemory::new(BODY_BYTES, false);
             let _others = is_full.then(|| bodies.hold(OTHER, 2 * BODY_BYTES + SMALL_BYTES));
-            let memory = AnswerMemory::of(&bodies, MINE, &[Request::new(vec![1], 8)]).unwrap();
+            let memory = AnswerMemory::of(&bodies, MINE, &[Request::new(vec![1], 8)], 0).unwrap();
             while is_full && memory.add(&text()) {}
             let ((events, _unread), account) = (unbounded_channel(), Arc::new(account()));
             let mut sink = Sink {

@@ -92,7 +92,7 @@ impl App {
     pub(crate) async fn complete<A: Answer>(
         self: &Arc<Self>,
         body: JsonBody,
-        read: fn(&App, &Caller, &Body) -> Result<Prepared<A>, ApiError>,
+        read: impl FnOnce(&App, &Caller, &Body) -> Result<Prepared<A>, ApiError> + Send + 'static,
     ) -> Result<Response, ApiError> {
         let (caller, came) = (body.caller.clone(), body.came.clone());
         rate_limits::check_tokens(&caller.tenant, self.now())?;
@@ -115,10 +115,11 @@ impl App {
             if !owners.is_empty() {
                 aside(|| requests.iter_mut().for_each(|request| app.note(&owners, request)));
             }
+            let kept_bytes = origin.kept_bytes() + answer.repeated_bytes();
             let delivery = app.delivery(&caller, stream, origin.question.take());
             let account = UsageAccount { arrived: came.arrived, ..app.account(&caller) };
             let mut trailer = Trailer::new(app, origin, came, &requests, (app.prices(&caller), owners));
-            let generation = app.submit(&caller, account, permit, requests);
+            let generation = app.submit(&caller, account, permit, (requests, kept_bytes));
             let generation = generation.inspect_err(|_| trailer.refuse())?;
             Ok((generation, answer, trailer, delivery))
         };
@@ -147,7 +148,7 @@ impl App {
         let permit = self.admit(caller, 1)?;
         request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
-        self.submit(caller, self.account(caller), permit, vec![request])?.report().await
+        self.submit(caller, self.account(caller), permit, (vec![request], 0))?.report().await
     }
 
     /// Generates the answer to a background request. The tenant pays for it, but it occupies none of the tenant's
@@ -156,7 +157,7 @@ impl App {
         let permit = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
         caller.tenant.sign(&mut request);
         let request = self.noted(caller, request).await?;
-        self.submit(caller, self.account(caller), permit, vec![request])?.text().await
+        self.submit(caller, self.account(caller), permit, (vec![request], 0))?.text().await
     }
 
     /// Generates the answer to a request of a waiting caller.
@@ -165,7 +166,7 @@ impl App {
         let permit = self.admit(caller, 1)?;
         caller.tenant.sign(&mut request);
         let request = self.noted(caller, request).await?;
-        self.submit(caller, self.account(caller), permit, vec![request])?.text().await
+        self.submit(caller, self.account(caller), permit, (vec![request], 0))?.text().await
     }
 
     /// Notes a signed request for the deletable objects it is computed for.
@@ -182,18 +183,18 @@ impl App {
             server.prompt_log.note_or_keep_nothing(&owners, &mut request);
             request
         });
-        noted.await.map_err(|panic| ApiError::internal(format!("the prompt was not noted: {panic}")))
+        noted.await.map_err(|panic| ApiError::panicked("noting the prompt", &panic))
     }
 
-    /// Runs requests of a caller on this account.
+    /// Runs requests of a caller on this account; so many bytes of what they were read from are kept until their end.
     fn submit(
         &self,
         caller: &Caller,
         account: UsageAccount,
         permit: AdmissionPermit,
-        requests: Vec<Request>,
+        (requests, kept_bytes): (Vec<Request>, u64),
     ) -> Result<Generation, ApiError> {
-        let memory = AnswerMemory::of(&self.server.bodies, caller.tenant.id, &requests)?;
+        let memory = AnswerMemory::of(&self.server.bodies, caller.tenant.id, &requests, kept_bytes)?;
         let started = Generation::start(&*self.serving.engine, account, permit, memory, requests);
         // The queue's length must not be revealed to other tenants.
         started.map_err(|error| if self.server.admission.is_some() { error.impersonal() } else { error })

@@ -25,8 +25,9 @@ use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 
 use super::wire::Frame;
 use crate::http::{
-    body_memory::{BodyMemory, BodyShare},
+    body_memory::{BodyMemory, BodyShare, SMALL_BYTES},
     error::ApiError,
+    json::bytes_taken,
 };
 
 /// Maximum bytes of the buffered frames of one answer; the oldest frames are dropped beyond them.
@@ -75,8 +76,10 @@ pub(crate) struct RunningAnswer {
 
 /// The last frames of an answer.
 struct Buffer {
-    /// The messages that are answered.
+    /// The messages that are answered, until they are.
     question: Arc<[Value]>,
+    /// Bytes of them that count.
+    question_bytes: u64,
     /// Messages of the conversation once it is answered.
     messages_after: usize,
     /// Index of the first buffered frame among all frames of the answer.
@@ -98,12 +101,15 @@ impl RunningAnswers {
         memory: &Arc<BodyMemory>,
         tenant: TenantId,
     ) -> Option<Resumable> {
-        let (share, frames) = (memory.hold(tenant, 0)?, VecDeque::new());
+        let question_bytes = memory.counted_of_request(question.iter().map(bytes_taken).sum());
+        // The first frames do not count beside the question either.
+        let share = memory.hold(tenant, question_bytes + SMALL_BYTES)?;
         let buffer = Buffer {
             question: question.into(),
+            question_bytes,
             messages_after,
             first: 0,
-            frames,
+            frames: VecDeque::new(),
             bytes: 0,
             share,
             has_ended: false,
@@ -266,13 +272,15 @@ impl RunningAnswer {
         let text = frame.text();
         let mut buffer = self.lock();
         buffer.push(text);
-        buffer.has_ended |= matches!(frame, Frame::End(_));
+        if matches!(frame, Frame::End(_)) {
+            buffer.end();
+        }
         drop(buffer);
         self.changed.send_replace(());
     }
 
     fn end(&self) {
-        self.lock().has_ended = true;
+        self.lock().end();
         self.changed.send_replace(());
     }
 
@@ -294,11 +302,18 @@ impl Buffer {
     fn push(&mut self, frame: Arc<str>) {
         self.bytes += frame.len() as u64;
         self.frames.push_back(frame);
-        while self.bytes > BYTES_MAX || !self.share.resize(self.bytes) {
+        while self.bytes > BYTES_MAX || !self.share.resize(self.question_bytes + self.bytes.max(SMALL_BYTES))
+        {
             let Some(oldest) = self.frames.pop_front() else { return };
             self.bytes -= oldest.len() as u64;
             self.first += 1;
         }
+    }
+
+    fn end(&mut self) {
+        self.has_ended = true;
+        (self.question, self.question_bytes) = (Arc::default(), 0);
+        self.share.resize(self.bytes);
     }
 }
 
@@ -375,6 +390,25 @@ mod tests {
         assert_eq!(all(&again, 1000).await, []);
         tokio::time::sleep(LIFE + Duration::from_secs(1)).await;
         assert!(answers.get(&key()).is_none());
+    }
+
+    /// It was in memory for as long as the frames are.
+    #[tokio::test]
+    async fn a_question_is_in_memory_and_counts_until_its_answer_has_ended() {
+        let (answers, memory) = (Arc::<RunningAnswers>::default(), BodyMemory::new(1 << 20, false));
+        let messages = vec![json!("x".repeat(1 << 20))];
+        let question = ResumableTurn { key: key(), messages, messages_after: 2 };
+        let place = answers.reserve(question, &memory, TENANT).unwrap();
+        let (engine, frames) = mpsc::channel(1);
+        let (answer, mut ended) = place.begin(ReceiverStream::new(frames));
+        engine.send(frame(0)).await.unwrap();
+        assert!(memory.taken() > 800 << 10, "{}", memory.taken());
+        engine.send(Frame::End("[DONE]")).await.unwrap();
+        drop(engine);
+        assert!(ended.changed().await.is_err());
+        assert!(answer.lock().question.is_empty());
+        assert_eq!(memory.taken(), 0);
+        assert_eq!(all(&answer, 0).await.len(), 2);
     }
 
     #[tokio::test]

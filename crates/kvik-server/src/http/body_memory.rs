@@ -5,10 +5,10 @@
 //! the oldest may continue into a part that is reserved for it, so that bodies cannot deadlock waiting for each other.
 //! Each tenant leaves at least as much free as it uses.
 //!
-//! Long answers count as well, until their clients have read them. They never wait, and leave half of the memory to
-//! bodies: an answer that finds no room is refused, or ends where it grows. A single answer of any length is admitted
-//! if no other is in memory. Where tenants share the memory, it counts as half of that for answers at most, so that it
-//! leaves others as much as it uses.
+//! Long answers count as well, until their clients have read them, with what they keep of long requests. They never
+//! wait, and leave half of the memory to bodies: an answer that finds no room is refused, or ends where it grows. A
+//! single answer of any length is admitted if no other is in memory. Where tenants share the memory, it counts as half
+//! of that for answers at most, so that it leaves others as much as it uses.
 
 use std::{
     collections::BTreeMap,
@@ -29,6 +29,9 @@ pub(crate) const SMALL_BYTES: u64 = 64 << 10;
 const BODIES: u64 = 4;
 /// Budget for all answers, in the same unit.
 const ANSWERS: u64 = 2;
+/// Part of the largest body below which what an answer keeps of its request does not count. A usual conversation takes
+/// less, and the queue has places for hundreds.
+const UNCOUNTED_PART: u64 = 8;
 /// Minimum rate of a body, in bytes per second, while others wait for its memory.
 const WANTED_RATE: u64 = 256 << 10;
 /// Maximum time that a body may be late.
@@ -102,6 +105,11 @@ impl BodyMemory {
     pub(crate) fn hold(self: &Arc<Self>, tenant: TenantId, bytes: u64) -> Option<BodyShare> {
         let share = self.share(tenant, Progress::Answer);
         share.resize(bytes).then_some(share)
+    }
+
+    /// Of the bytes that an answer keeps of its request, how many count.
+    pub(crate) fn counted_of_request(&self, kept_bytes: u64) -> u64 {
+        kept_bytes.saturating_sub(self.body_bytes / UNCOUNTED_PART)
     }
 
     /// Sets the size of an answer's share to what `bytes` returns, if there is memory.
@@ -433,6 +441,16 @@ mod tests {
         let large = memory.hold(ACME, 9 * LARGEST).expect("it is alone");
         assert!(memory.hold(ACME, LARGEST / 2).is_none());
         drop(large);
+    }
+
+    /// Agents send megabytes each turn, and as many wait as the queue has places.
+    #[test]
+    fn what_usual_conversations_keep_is_held_however_many_wait() {
+        let memory = BodyMemory::new(32 << 20, true);
+        let usual = memory.counted_of_request(3 << 20);
+        let waiting: Vec<_> = (0..1000).map_while(|_| memory.hold(ACME, usual)).collect();
+        assert_eq!(waiting.len(), 1000);
+        assert_eq!(memory.counted_of_request(32 << 20), 28 << 20, "larger ones count");
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ use super::jinja::{Fault, Program, RenderLimits, Rendered, Variable};
 use super::tokenizer::Tokenizer;
 pub use messages::{check_question, without_empty_answers};
 pub use switches::{is_switch, may_reason};
-pub use unseen::{has_images, question_start, says_nothing, text_of_part, unseen};
+pub use unseen::{drop_unseen, has_images, question_start, says_nothing, text_of_part, unseen};
 
 use learn::Learned;
 use messages::MessageFormat;

@@ -3,7 +3,7 @@
 //! A question about an image is refused, since an answer would be a guess. An image that a tool returned, or that
 //! precedes an answer, does not end the conversation: it is replaced by words.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The replacement text for a part of this type, with the type names of all APIs; `None` for other types.
 pub fn unseen(kind: &str) -> Option<&'static str> {
@@ -42,6 +42,22 @@ pub fn has_images(message: &Value) -> bool {
     !images.is_null() && !images.as_array().is_some_and(Vec::is_empty)
 }
 
+/// Removes what no prompt has of the messages: the data of parts in whose place words stand, and images beside a content.
+pub fn drop_unseen(messages: &mut Value) {
+    for message in messages.as_array_mut().into_iter().flatten() {
+        if let Some(images) = message.get_mut("images") {
+            *images = Value::Null;
+        }
+        let parts = message.get_mut("content").and_then(Value::as_array_mut);
+        for part in parts.into_iter().flatten() {
+            let kind = part.get("type").and_then(Value::as_str).filter(|kind| unseen(kind).is_some());
+            if let Some(kind) = kind {
+                *part = json!({"type": kind});
+            }
+        }
+    }
+}
+
 /// The index of the first message of the question, given the role of each message: the message after the last
 /// answer. A question that begins with a tool's result is about that result, and has no first message.
 pub fn question_start<'a>(roles: impl Iterator<Item = &'a str>) -> usize {
@@ -60,9 +76,31 @@ pub fn question_start<'a>(roles: impl Iterator<Item = &'a str>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+
+    #[test]
+    fn of_what_words_replace_its_type_is_left() {
+        let data = json!({"url": "data:image/png;base64,AAAA"});
+        let text = json!({"type": "text", "text": "Look.", "cache_control": {"type": "ephemeral"}});
+        let mut messages = json!([
+            {"role": "user", "content": [text, {"type": "image_url", "image_url": data}], "images": ["AAAA"]},
+            {"role": "assistant", "content": "I see.", "tool_calls": [{"id": "a"}]},
+            {"role": "tool", "content": null},
+            7,
+        ]);
+        drop_unseen(&mut messages);
+        assert_eq!(
+            messages,
+            json!([
+                {"role": "user", "content": [text, {"type": "image_url"}], "images": null},
+                {"role": "assistant", "content": "I see.", "tool_calls": [{"id": "a"}]},
+                {"role": "tool", "content": null},
+                7,
+            ])
+        );
+        assert!(!has_images(&messages[0]));
+        assert_eq!(text_of_part(&messages[0]["content"][1]), unseen("image_url"));
+    }
 
     #[test]
     fn a_part_has_the_text_that_prompts_have() {

@@ -169,7 +169,8 @@ fn check_error(head: &str, answer: &Value) {
 fn check_stream(head: &str, frames: &[&str]) {
     let last = frames.last().unwrap_or_else(|| panic!("{head}: an empty stream"));
     for frame in frames.iter().filter(|frame| **frame != "[DONE]") {
-        let error = &parsed(head, frame)["error"];
+        let frame_json = parsed(head, frame);
+        let error = frame_json.get("error").unwrap_or(&frame_json["response"]["error"]);
         assert!(error["code"] != "internal_error" && error["type"] != "api_error", "{head}: {frame}");
     }
     const ENDS: [&str; 7] = [

@@ -14,6 +14,7 @@ pub(crate) use self::{
 
 use kvik_memory::{memory::Purpose, settle::Learning};
 use kvik_session::Chat;
+use kvik_text::template::drop_unseen;
 
 use self::history::{continued, remembered};
 use super::{
@@ -111,10 +112,12 @@ impl ChatTurn {
         let item = compaction.and_then(|compaction| app.seal.item(&caller.tenant.name, &compaction));
         let item = item.as_ref().map(CompactionItem::of);
         let conversation = kept.as_ref().map(|turn| turn.key().id.clone());
-        let (reading, logprobs) = (chat.reading, logprobs.is_some());
+        let (mut messages, reading, logprobs) = (chat.messages, chat.reading, logprobs.is_some());
+        // They are in memory for as long as the answer is.
+        drop_unseen(&mut messages);
         let answer = word(Worded { reading, item, conversation, logprobs, choices });
         let origin = Origin {
-            messages: Some(chat.messages),
+            messages: Some(messages),
             comparable: Some(Comparable { id, parts: chat.parts, with: compared_with }),
             settled,
             schema_notes: chat.schema_notes,

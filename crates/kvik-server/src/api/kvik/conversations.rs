@@ -20,13 +20,13 @@ use super::{
         DeletedConversation, DeletedWord, Export, List, ListedConversations, ReadConversation, Said,
         ShownConversation, found_in, head_of, listed, with_messages,
     },
-    conversation_metadata::metadata,
     markdown::markdown,
 };
 use crate::{
     api::{
         request::{
             messages::checked,
+            metadata::metadata,
             number::Whole,
             parts::{FromBody, Part},
         },

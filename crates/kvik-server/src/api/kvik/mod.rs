@@ -4,7 +4,6 @@ pub(crate) mod cache;
 mod conversation_answers;
 mod conversation_items;
 mod conversation_memory;
-mod conversation_metadata;
 pub(crate) mod conversations;
 pub(super) mod explain;
 mod markdown;

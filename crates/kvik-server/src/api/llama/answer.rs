@@ -3,6 +3,7 @@
 use std::{mem, sync::Arc, time::Instant};
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, Request, TokenLogprob};
+use kvik_text::measure::json_bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -297,6 +298,13 @@ impl LlamaAnswer {
 impl Answer for LlamaAnswer {
     const WIRE: Wire = Wire::Data { last: None };
 
+    /// Each prompt and its settings, and both in the result of each choice and in its text.
+    fn repeated_bytes(&self) -> u64 {
+        let settings = self.echo.prompts.len() * json_bytes(&self.echo.settings);
+        let prompts: usize = self.echo.prompts.iter().map(|prompt| prompt.len()).sum();
+        ((1 + 2 * self.choices_per_prompt) * (prompts + settings)) as u64
+    }
+
     /// A stream sends log-probabilities with their tokens, and never again.
     fn start(&mut self, _frames: &mut Vec<Value>) {
         self.keeps_probabilities = false;
@@ -363,6 +371,16 @@ fn entry(token: &TokenLogprob) -> TokenEntry {
 mod tests {
     use super::*;
     use crate::api::tests::token;
+
+    #[test]
+    fn each_choice_repeats_its_prompt() {
+        let answer = |prompts: usize, choices: usize| {
+            let echo = Echo { prompts: vec!["x".repeat(1000).into(); prompts], ..Echo::default() };
+            LlamaAnswer::new(echo, choices).repeated_bytes()
+        };
+        assert!((3000..6000).contains(&answer(1, 1)), "{}", answer(1, 1));
+        assert_eq!([answer(1, 4), answer(2, 4)], [3 * answer(1, 1), 6 * answer(1, 1)]);
+    }
 
     #[test]
     fn a_stream_holds_no_log_probabilities() {

@@ -158,7 +158,7 @@ async fn erase(app: Arc<App>, key: SlotKey, caller: &Caller) -> Result<Json<Chan
 
 fn nothing_computed((_, slot): SlotKey) -> ApiError {
     let message = format!(
-        "slot {slot} has computed nothing; send a request with \"id_slot\": {slot} to /completion first"
+        "slot {slot} has computed nothing, or others have since; send a request with \"id_slot\": {slot} to /completion first"
     );
     ApiError::field("id_slot", message)
 }

@@ -187,6 +187,11 @@ impl TextAnswer {
 impl Answer for TextAnswer {
     const WIRE: Wire = Wire::Data { last: Some("[DONE]") };
 
+    /// Each prompt itself, and in the object of each choice and in its text.
+    fn repeated_bytes(&self) -> u64 {
+        3 * self.choices.iter().map(|choice| choice.echo.len() as u64).sum::<u64>()
+    }
+
     /// Begins a stream by repeating the prompts, if `echo` was set. It sends log-probabilities with their tokens, and
     /// never again.
     fn start(&mut self, frames: &mut Vec<Value>) {

@@ -14,6 +14,7 @@ pub(crate) mod hints;
 mod kept_prefix;
 mod logit_bias;
 pub(crate) mod messages;
+pub(crate) mod metadata;
 pub(crate) mod number;
 pub(crate) mod parts;
 pub(crate) mod place;

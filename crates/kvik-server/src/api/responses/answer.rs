@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::{
     event::{
-        ArgumentsDelta, ArgumentsDeltaSaid, ArgumentsDone, ArgumentsSaid, DeltaKind, DeltaSaid, ErrorWord,
-        Failed, InItem, InPart, InputDelta, InputDeltaSaid, InputDone, InputSaid, ItemKind, ItemSaid,
-        PartKind, PartSaid, ResponseKind, ResponseSaid, Said, StreamEvent, TextKind, TextSaid,
+        ArgumentsDelta, ArgumentsDeltaSaid, ArgumentsDone, ArgumentsSaid, DeltaKind, DeltaSaid, InItem,
+        InPart, InputDelta, InputDeltaSaid, InputDone, InputSaid, ItemKind, ItemSaid, PartKind, PartSaid,
+        ResponseKind, ResponseSaid, Said, StreamEvent, TextKind, TextSaid,
     },
     item::{Item, ItemStatus, Part},
     output::{Output, Response, Status},
@@ -20,10 +20,14 @@ use crate::{
         chat::{Reply, Worded},
         logprobs::{Logprob, logprob},
     },
-    app::{generation::Answer, report::trailer::Trailer, wire::Wire},
+    app::{
+        generation::Answer,
+        report::trailer::Trailer,
+        wire::{Frame, Wire},
+    },
     http::{
         answer::{value, written},
-        error::{ApiError, ErrorBody},
+        error::ApiError,
     },
 };
 
@@ -273,6 +277,12 @@ impl Answer for ResponseAnswer {
     const THOUGHTS_RETURN: bool = true;
     const WIRE: Wire = Wire::Named { ping: None };
 
+    /// The fields themselves, once more until a stream has begun, and either the two objects that it begins with or the
+    /// last object and its text.
+    fn repeated_bytes(&self) -> u64 {
+        4 * self.output.echo_bytes()
+    }
+
     fn start(&mut self, frames: &mut Vec<Value>) {
         let items = std::mem::take(&mut self.output.items);
         for r#type in [ResponseKind::Created, ResponseKind::InProgress] {
@@ -295,6 +305,7 @@ impl Answer for ResponseAnswer {
                     Status::InProgress => ResponseKind::InProgress,
                     Status::Completed => ResponseKind::Completed,
                     Status::Incomplete => ResponseKind::Incomplete,
+                    Status::Failed => ResponseKind::Failed,
                 };
                 let response = self.ended(trailer);
                 self.event(Said::Response(ResponseSaid { response, r#type }), frames);
@@ -326,13 +337,19 @@ impl Answer for ResponseAnswer {
     }
 
     fn failed(&self, error: &ApiError) -> Value {
-        let error = ErrorBody::from(error).error;
-        let said = Said::Failed(Failed {
-            r#type: ErrorWord,
-            code: error.code,
-            message: error.message,
-            param: error.param,
-        });
-        value(&StreamEvent { said, sequence_number: self.sequence })
+        response_event((self.output.failed(error), ResponseKind::Failed), self.sequence)
     }
+}
+
+/// A stream that says only that its answer failed.
+pub(super) fn failed_stream(output: &Output, error: &ApiError) -> axum::response::Response {
+    let created = (output.response(Status::InProgress), ResponseKind::Created);
+    let failed = (output.failed(error), ResponseKind::Failed);
+    let frames = [response_event(created, 0), response_event(failed, 1)].map(Frame::Json);
+    ResponseAnswer::WIRE.respond(tokio_stream::iter(frames))
+}
+
+/// An event that says how the response stands.
+fn response_event((response, r#type): (Response, ResponseKind), sequence_number: u64) -> Value {
+    value(&StreamEvent { said: Said::Response(ResponseSaid { response, r#type }), sequence_number })
 }

@@ -17,13 +17,14 @@ use crate::{
     api::{
         chat::{ChatTurn, Compacted},
         request::{
-            cache::CacheFields,
+            cache::{CacheFields, Keep},
             compaction::{self, ContextFields},
             constraint::read_schema,
             conversation::{Effort, Thinking, told},
             defaults::RequestDefaults,
             generation::{LOGPROBS_MAX, Manner, Options},
             hints::Hints,
+            metadata::metadata,
             number::{Fraction, Temperature, Whole},
             parts::Part,
         },
@@ -44,6 +45,8 @@ type Result<T> = std::result::Result<T, ApiError>;
 
 /// Supported values of `include`.
 const INCLUDES: [&str; 2] = [LOGPROBS, SEALED_THOUGHTS];
+/// Maximum characters of a client's names for its users and its cache.
+const NAME_CHARS_MAX: usize = 512;
 /// Maximum characters of an unknown name in `include` that a note repeats.
 const INCLUDE_CHARS: usize = 80;
 const LOGPROBS: &str = "message.output_text.logprobs";
@@ -87,7 +90,7 @@ pub(super) struct AnswerFields {
     max_output_tokens: Option<Whole<1, { i64::MAX }>>,
     /// Send the answer as it is generated.
     #[serde(default)]
-    stream: bool,
+    pub(super) stream: bool,
     temperature: Option<Temperature>,
     top_p: Option<Fraction>,
     /// Log-probabilities of as many of the likeliest tokens.
@@ -127,18 +130,14 @@ pub(in crate::api) struct KeepFields {
     _prompt_cache_retention: Option<PromptRetention>,
     prompt_cache_options: Option<PromptCacheOptions>,
     /// Not read: every prefix is found without one.
-    #[serde(rename = "prompt_cache_key")]
-    _prompt_cache_key: Option<String>,
+    prompt_cache_key: Option<String>,
     /// Given back.
-    #[serde(rename = "metadata")]
     #[schemars(with = "Option<Map<String, Value>>")]
-    _metadata: Option<Json>,
+    metadata: Option<Json>,
     /// Not read: whose a request is comes from its key.
-    #[serde(rename = "user")]
-    _user: Option<String>,
+    user: Option<String>,
     /// Not read, likewise.
-    #[serde(rename = "safety_identifier")]
-    _safety_identifier: Option<String>,
+    safety_identifier: Option<String>,
     /// `flex` has the prompt evicted before others; one of the hints.
     #[serde(rename = "service_tier")]
     _service_tier: Option<String>,
@@ -330,11 +329,13 @@ const ECHOED: [&str; 19] = [
 pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> Result<(ChatTurn, Wanted)> {
     let (tell, answer, hints, keep, context, cache) = fields;
     app.accept_model(&tell.model)?;
-    answer.refuse(&keep, &tell)?;
+    answer.refuse()?;
+    let mut keeping = cache.keep()?;
+    keep.check_one_past(&tell, &keeping)?;
+    keep.check_names()?;
     answer.note_includes(body);
     let Said { chat, before, new, called } = tell.said(app, &caller.tenant.name, body)?;
     let id = format!("resp_{:016x}{:016x}", random(), random());
-    let mut keeping = cache.keep()?;
     let own_conversation = keep.conversation()?;
     if !keeping.reuse {
         keep.refuse_kept(own_conversation.is_some())?;
@@ -389,7 +390,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
 
 impl AnswerFields {
     /// Refuses fields that would change the answer and are not supported, instead of ignoring them.
-    fn refuse(&self, keep: &KeepFields, tell: &TellFields) -> Result<()> {
+    fn refuse(&self) -> Result<()> {
         let refused = |field: &str, text: &str| Err(ApiError::field(field, format!("`{field}` {text}")));
         if self.background {
             return refused("background", "is not supported: wait for the answer, or read its stream");
@@ -397,7 +398,7 @@ impl AnswerFields {
         if self.prompt.is_some() {
             return refused("prompt", "is not supported: send `instructions` and `input`");
         }
-        keep.check_one_past(tell)
+        Ok(())
     }
 
     /// Adds a note for each unsupported value of `include`.
@@ -458,12 +459,36 @@ impl KeepFields {
         }
     }
 
-    /// Refuses both of what an answer may go on from.
-    pub(super) fn check_one_past(&self, tell: &TellFields) -> Result<()> {
-        if self.conversation.is_none() || tell.previous_response_id.is_none() {
+    /// Refuses longer data of the client, and names, than an answer gives back.
+    fn check_names(&self) -> Result<()> {
+        self.metadata.as_ref().map(metadata).transpose()?;
+        let names = [
+            ("prompt_cache_key", &self.prompt_cache_key),
+            ("safety_identifier", &self.safety_identifier),
+            ("user", &self.user),
+        ];
+        let is_long = |name: &String| name.chars().count() > NAME_CHARS_MAX;
+        match names.into_iter().find(|(_, name)| name.as_ref().is_some_and(is_long)) {
+            None => Ok(()),
+            Some((field, _)) => {
+                let message = format!("`{field}` has more than {NAME_CHARS_MAX} characters");
+                Err(ApiError::field(field, message))
+            }
+        }
+    }
+
+    /// Refuses both of what an answer may go on from; kvik's own field names a conversation too.
+    pub(super) fn check_one_past(&self, tell: &TellFields, keeping: &Keep) -> Result<()> {
+        let conversation = match (&self.conversation, &keeping.conversation) {
+            (Some(_), _) => "conversation",
+            (None, Some(_)) => "kvik.conversation",
+            (None, None) => return Ok(()),
+        };
+        if tell.previous_response_id.is_none() {
             return Ok(());
         }
-        let message = "`previous_response_id` beside `conversation`: an answer goes on from either of them";
+        let message =
+            format!("`previous_response_id` beside `{conversation}`: an answer goes on from either of them");
         Err(ApiError::field("previous_response_id", message))
     }
 

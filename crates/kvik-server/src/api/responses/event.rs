@@ -13,7 +13,6 @@ words! {
     ArgumentsDone = "response.function_call_arguments.done";
     InputDelta = "response.custom_tool_call_input.delta";
     InputDone = "response.custom_tool_call_input.done";
-    ErrorWord = "error";
 }
 
 /// The data of an event.
@@ -39,7 +38,6 @@ pub(super) enum Said {
     Arguments(ArgumentsSaid),
     InputDelta(InputDeltaSaid),
     Input(InputSaid),
-    Failed(Failed),
 }
 
 /// How the response stands.
@@ -61,6 +59,8 @@ pub(super) enum ResponseKind {
     Completed,
     #[serde(rename = "response.incomplete")]
     Incomplete,
+    #[serde(rename = "response.failed")]
+    Failed,
 }
 
 /// An item begins, or is complete.
@@ -198,14 +198,4 @@ pub(super) struct InputSaid {
     #[serde(flatten)]
     pub(super) at: InItem,
     pub(super) r#type: InputDone,
-}
-
-/// What went wrong.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ErrorEvent")]
-pub(super) struct Failed {
-    pub(super) r#type: ErrorWord,
-    pub(super) code: Option<&'static str>,
-    pub(super) message: String,
-    pub(super) param: Option<String>,
 }

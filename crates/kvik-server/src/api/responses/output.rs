@@ -17,7 +17,7 @@ use crate::{
     },
     clock::unix_seconds,
     described::JsonSchema,
-    http::answer::words,
+    http::{answer::words, error::ApiError, json::bytes_taken},
 };
 
 words! {
@@ -31,6 +31,7 @@ pub(super) struct Response {
     #[serde(flatten)]
     base: Base,
     status: Status,
+    error: Option<Fault>,
     incomplete_details: Option<IncompleteDetails>,
     pub(super) output: Vec<Item>,
     /// Null while it is in progress.
@@ -48,7 +49,6 @@ struct Base {
     created_at: u64,
     model: String,
     background: bool,
-    error: (),
     /// The conversation of the server that it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<OwnConversation>,
@@ -104,6 +104,14 @@ struct Echo {
     user: Value,
 }
 
+/// Why an answer has failed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Fault {
+    code: &'static str,
+    message: String,
+}
+
 /// Why an answer is not complete.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
@@ -133,12 +141,15 @@ pub(super) enum Status {
     Completed,
     /// It reached the most tokens it may have.
     Incomplete,
+    Failed,
 }
 
 /// A response as generated so far.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Output {
     base: Base,
+    /// Bytes of the request's fields that it has.
+    echo_bytes: u64,
     /// Complete items, and the last one as generated so far.
     pub(super) items: Vec<Item>,
 }
@@ -157,12 +168,16 @@ impl Output {
             created_at: unix_seconds(),
             model: app.serving.model.name.clone(),
             background: false,
-            error: (),
             conversation: None,
             echo: Echo::of(echo, sampling),
             store: stored,
         };
-        Output { base, items: Vec::new() }
+        Output { base, echo_bytes: bytes_taken(echo), items: Vec::new() }
+    }
+
+    /// Bytes of the request's fields in one object.
+    pub(super) fn echo_bytes(&self) -> u64 {
+        self.echo_bytes
     }
 
     /// Sets the id of the conversation that the response belongs to, if to one.
@@ -176,11 +191,18 @@ impl Output {
         Response {
             base: self.base.clone(),
             status,
+            error: None,
             incomplete_details: is_incomplete.then_some(IncompleteDetails { reason: MaxOutputTokens }),
             output: self.items.clone(),
             usage: None,
             ending: None,
         }
+    }
+
+    /// Returns the object of an answer that ended with this error.
+    pub(super) fn failed(&self, error: &ApiError) -> Response {
+        let error = Fault { code: error.code(), message: error.to_string() };
+        Response { error: Some(error), ..self.response(Status::Failed) }
     }
 
     /// Returns the object at its end, with usage and cache report.

@@ -1,6 +1,9 @@
 //! `/v1/responses`: engine requests, the format of answers, and stored answers.
 
+use kvik_memory::deletions::Owner;
+
 use super::*;
+use crate::accounts::tenants::DEFAULT_NAME;
 
 fn ask(input: impl Into<Value>) -> Value {
     json!({"model": "x", "input": input.into()})
@@ -78,6 +81,64 @@ async fn an_answer_has_the_fields_that_clients_read() {
         (&json!(3), &json!(3))
     );
     assert_eq!(answer["kvik"]["cache"]["cached_tokens"], 3);
+}
+
+#[tokio::test]
+async fn what_an_answer_gives_back_has_openais_limits() {
+    let server = Server::saying("Hi.");
+    let long = |chars: usize| json!("é".repeat(chars));
+    for field in ["prompt_cache_key", "safety_identifier", "user"] {
+        answer(&server, with(ask("Hello."), json!({field: long(512)}))).await;
+        let (status, answer) =
+            server.post("/v1/responses", with(ask("Hello."), json!({field: long(513)}))).await;
+        assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!(field)), "{answer}");
+    }
+    answer(&server, with(ask("Hello."), json!({"metadata": {"a": long(512)}}))).await;
+    for (metadata, at) in [
+        (json!({"a": long(513)}), "metadata.a"),
+        (json!({"a": {}}), "metadata.a"),
+        (json!(["a"]), "metadata"),
+    ] {
+        let (status, answer) =
+            server.post("/v1/responses", with(ask("Hello."), json!({"metadata": metadata}))).await;
+        assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!(at)), "{answer}");
+    }
+}
+
+/// All of it filled the memory: a stream began with two copies of what it gives back, and the messages of a chat are
+/// kept until its end.
+#[tokio::test]
+async fn what_is_kept_of_a_request_counts_until_its_answer_is_read() {
+    let server = Server::saying("Hi.");
+    let (long, taken) = ("x".repeat(500_000), || server.app.server.bodies.taken());
+    let prompt = "x ".repeat(750);
+    let message = |more: Value| with(json!({"role": "user", "content": "Hello."}), more);
+    for (path, fields, expect) in [
+        (
+            "/v1/responses",
+            json!({"input": "Hello.", "reasoning": {"summary": long}, "store": false}),
+            1_700_000..1_900_000,
+        ),
+        ("/v1/chat/completions", json!({"messages": [message(json!({"x": long}))]}), 250_000..400_000),
+        ("/v1/completions", json!({"prompt": prompt, "n": 64, "echo": true}), 50_000..150_000),
+        ("/completion", json!({"prompt": prompt, "n": 64}), 30_000..320_000),
+        // Words stand in the place of pictures, whose data is not kept.
+        (
+            "/v1/chat/completions",
+            json!({"messages": [
+                message(json!({"content": [{"type": "image_url", "image_url": {"url": long}}]})),
+                {"role": "assistant", "content": "I see."},
+                message(json!({})),
+            ]}),
+            0..1,
+        ),
+    ] {
+        let unread = server.send("POST", path, with(fields, json!({"stream": true})).to_string()).await;
+        assert_eq!(unread.status(), 200);
+        assert!(expect.contains(&taken()), "{path}: {}", taken());
+        drop(unread);
+        assert_eq!(taken(), 0, "{path}");
+    }
 }
 
 #[tokio::test]
@@ -236,6 +297,21 @@ async fn a_conversation_of_references_is_compacted() {
     );
 }
 
+/// The prompts of its summary have the messages of a stored answer, whose deletion would not find them.
+#[tokio::test]
+async fn what_a_compaction_computes_from_an_answer_is_noted_for_it() {
+    let server = Server::saying("They spoke of the sea.");
+    let stored = answer(&server, ask("Tell me of the sea.")).await;
+    let body = with(ask("And deep?"), json!({"previous_response_id": stored["id"]}));
+    let (status, compacted) = server.post("/v1/responses/compact", body).await;
+    assert_eq!(status, 200, "{compacted}");
+    let owner = Owner::new(DEFAULT_NAME, stored["id"].as_str().unwrap());
+    let noted = server.app.server.prompt_log.of(&owner).unwrap();
+    let noted: Vec<_> = noted.flat_map(|noted| noted.unwrap().prompts).collect();
+    let asked = server.asked().prompt;
+    assert!(noted.contains(&asked), "{asked:?}: {noted:?}");
+}
+
 #[tokio::test]
 async fn an_item_that_is_not_stored_is_unknown() {
     let server = Server::saying("Hi.");
@@ -333,8 +409,16 @@ async fn bad_input_is_refused_by_its_name() {
     check(with(ask("x"), json!({"temperature": -1})), "temperature").await;
     check(with(ask("x"), json!({"truncation": "some"})), "truncation").await;
     check(with(ask("x"), json!({"previous_response_id": "resp_0"})), "previous_response_id").await;
-    check(with(ask("x"), json!({"previous_response_id": "a", "conversation": "b"})), "previous_response_id")
-        .await;
+    let on = json!({"previous_response_id": "a"});
+    for conversation in [json!({"conversation": "b"}), json!({"kvik": {"conversation": "b"}})] {
+        let body = with(with(ask("x"), on.clone()), conversation);
+        for path in ["/v1/responses", "/v1/responses/input_tokens"] {
+            let (status, error) = server.post(path, body.clone()).await;
+            let error = &error["error"];
+            assert_eq!((status.as_u16(), &error["param"]), (400, &json!("previous_response_id")), "{error}");
+            assert!(error["message"].as_str().unwrap().contains("conversation`"), "{path}: {error}");
+        }
+    }
     check(with(ask("x"), json!({"conversation": 7})), "conversation").await;
     let format = json!({"format": {"type": "json_schema", "schema": {"type": "nonsense"}}});
     check(with(ask("x"), json!({"text": format})), "text.format.schema.type").await;
@@ -445,12 +529,40 @@ async fn a_call_that_is_chosen_stands_beside_the_form_of_a_text() {
 }
 
 #[tokio::test]
-async fn a_stream_that_fails_ends_with_an_error_event_and_stores_nothing() {
+async fn a_stream_that_fails_says_so_in_its_last_event_and_stores_nothing() {
     let server = Server::breaking();
     let events = events(&server, ask("Hello.")).await;
-    assert_eq!(events.last().unwrap()["type"], "error");
+    let last = events.last().unwrap();
+    assert_eq!((&last["type"], &last["response"]["status"]), (&json!("response.failed"), &json!("failed")));
+    let error = &last["response"]["error"];
+    assert!(error["code"].is_string() && error["message"].is_string(), "{last}");
     let id = events[0]["response"]["id"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/responses/{id}")).await.0, 404);
+}
+
+/// Codex compacts at this event, and at no status.
+#[tokio::test]
+async fn a_prompt_that_is_too_long_is_told_in_the_stream() {
+    let too_long = RequestError::PromptTooLong { prompt_tokens: 5000, context_tokens: 2048 };
+    for (refusal, in_stream) in [(too_long, true), (RequestError::EmptyPrompt, false)] {
+        let server = Server::new(move |_| Err(refusal.clone()));
+        let (status, told) = server.post("/v1/responses", ask("Hello.")).await;
+        assert_eq!(status, 400, "{told}");
+        let streamed = with(ask("Hello."), json!({"stream": true}));
+        if !in_stream {
+            assert_eq!(server.post("/v1/responses", streamed).await.0, 400);
+            continue;
+        }
+        let [created, failed] = &events(&server, streamed).await[..] else { panic!("two events") };
+        assert_eq!(
+            (&created["type"], &failed["type"]),
+            (&json!("response.created"), &json!("response.failed"))
+        );
+        assert_eq!(created["response"]["id"], failed["response"]["id"]);
+        let error = &failed["response"]["error"];
+        assert_eq!(error["code"], "context_length_exceeded");
+        assert_eq!(error["message"], told["error"]["message"]);
+    }
 }
 
 /// The last events of this stream repeat its log-probabilities, which take memory until then; those of thoughts are

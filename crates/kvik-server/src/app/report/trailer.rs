@@ -36,7 +36,7 @@ use crate::{
     },
     clock::Clock,
     described::JsonSchema,
-    http::answer::OneOrAll,
+    http::{answer::OneOrAll, json::bytes_taken},
 };
 use kvik_serving::retaining::Retaining;
 
@@ -117,6 +117,11 @@ impl Origin {
         let conversation = self.conversation.as_ref().map(|turn| turn.key().owner());
         let response = self.response.as_ref().map(|turn| Owner::new(tenant, &turn.id));
         conversation.into_iter().chain(response).collect()
+    }
+
+    /// Bytes of the request that the trailer keeps until the end of the answer.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.messages.as_ref().map_or(0, bytes_taken)
     }
 
     /// The prompts of `requests`, one each; a conversation has one prompt.

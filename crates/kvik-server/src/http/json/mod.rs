@@ -10,10 +10,10 @@ mod notes;
 mod text;
 mod weigh;
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, fmt, slice, sync::Arc};
 
 use axum::body::Bytes;
-use kvik_text::arguments::whole_surrogates;
+use kvik_text::{arguments::whole_surrogates, measure::json_bytes};
 use serde::{
     Deserialize, Deserializer,
     de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor},
@@ -40,6 +40,14 @@ pub(crate) const VALUES_BYTES_MAX: usize = weigh::BYTES_MAX;
 /// True if the values are within the memory limit of one body.
 pub(crate) fn fit_in_a_body(values: &[Value]) -> bool {
     Budget::default().charge_items(values).is_ok()
+}
+
+/// Bytes that a value which was read takes in memory, with its texts.
+pub(crate) fn bytes_taken(value: &Value) -> u64 {
+    let budget = Budget::default();
+    // What does not fit in a body's budget counts as all of it.
+    let slots = budget.charge_items(slice::from_ref(value)).map_or(VALUES_BYTES_MAX, |()| budget.charged());
+    (slots + json_bytes(value)) as u64
 }
 
 /// Reasons why a text was not read.

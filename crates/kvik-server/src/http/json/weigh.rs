@@ -73,6 +73,11 @@ impl Budget {
         self.charge_place(index, if is_number { NUMBER_BYTES } else { ITEM_BYTES })
     }
 
+    /// Bytes that were charged.
+    pub(super) fn charged(&self) -> usize {
+        BYTES_MAX - self.bytes_left.get()
+    }
+
     fn charge(&self, bytes: usize) -> Result<(), JsonError> {
         let left = self.bytes_left.get().checked_sub(bytes).ok_or(JsonError::OverBudget)?;
         self.bytes_left.set(left);
