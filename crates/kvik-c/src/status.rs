@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use kvik_library::{Error, StartError};
+use kvik_library::{ConstraintError, Error, RequestError, StartError};
 
 /// Status of a call; `kvik_last_error` has the reason of a failure.
 #[repr(C)]
@@ -64,6 +64,9 @@ impl From<Error> for Failure {
             Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) | Error::NotForgotten(_) => {
                 KvikStatus::Disk
             }
+            Error::Request(
+                RequestError::Internal(_) | RequestError::Constraint(ConstraintError::NoThread(_)),
+            ) => KvikStatus::Internal,
             Error::Request(_)
             | Error::PromptTooLong { .. }
             | Error::TextTooLong { .. }
@@ -115,6 +118,17 @@ mod tests {
     fn last() -> String {
         // SAFETY: it is never null, ends with a nul, and no call fails while it is read.
         unsafe { CStr::from_ptr(kvik_last_error()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn errors_of_requests_have_their_status() {
+        let check = |error: RequestError, expect: KvikStatus| {
+            assert_eq!(Failure::from(Error::from(error)).status, expect);
+        };
+        check(RequestError::Internal("it broke".to_owned()), KvikStatus::Internal);
+        check(ConstraintError::NoThread("none".to_owned()).into(), KvikStatus::Internal);
+        check(ConstraintError::Busy { retry_after_s: 2 }.into(), KvikStatus::Request);
+        check(RequestError::EmptyPrompt, KvikStatus::Request);
     }
 
     #[test]

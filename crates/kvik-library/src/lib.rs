@@ -27,7 +27,7 @@ pub use error::Error;
 pub use kept::KeptState;
 pub use kvik_cache::retain::Retention;
 pub use kvik_cache::{StopReason, Token};
-pub use kvik_engine::api::{Constraint, RequestError};
+pub use kvik_engine::api::{Constraint, ConstraintError, RequestError};
 pub use kvik_engine::engine::{Flushed, StartError};
 pub use kvik_kernels::{KvFormat, KvFormats, PoolError};
 pub use kvik_memory::conversations::ConversationError;

@@ -1,6 +1,6 @@
 //! Errors of calls, by what a program can do about them.
 
-use kvik_library::{ConversationError, Error, RequestError, StartError};
+use kvik_library::{ConstraintError, ConversationError, Error, RequestError, StartError};
 
 /// Error of a call. The message says what is wrong and what helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, uniffi::Error)]
@@ -67,7 +67,9 @@ impl From<Error> for KvikError {
             | Error::NoMemory { .. } => KvikError::Memory,
             Error::Start(StartError::Thread(_)) => KvikError::Internal,
             Error::Start(_) | Error::Threads(_) => KvikError::InvalidArgument,
-            Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) => KvikError::Disk,
+            Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) | Error::NotForgotten(_) => {
+                KvikError::Disk
+            }
             Error::PromptTooLong { .. } | Error::TextTooLong { .. } => KvikError::PromptTooLong,
             Error::OverBudget { .. } => KvikError::OverBudget,
             Error::NoRoomToKeep { .. } | Error::TooManyKept { .. } | Error::KeptTooLong { .. } => {
@@ -75,11 +77,14 @@ impl From<Error> for KvikError {
             }
             Error::BadTools(_) | Error::Tools(_) | Error::TwoForms => KvikError::InvalidArgument,
             Error::Conversation(ConversationError::Busy(_)) => KvikError::Busy,
-            Error::Conversation(_) | Error::Memory(_) | Error::Correction(_) | Error::NotForgotten(_) => {
-                KvikError::Conversation
-            }
+            Error::Conversation(_) | Error::Memory(_) | Error::Correction(_) => KvikError::Conversation,
             Error::Request(RequestError::Stopping) => return KvikError::Closed,
-            Error::Request(RequestError::QueueFull { .. }) => KvikError::Busy,
+            Error::Request(
+                RequestError::QueueFull { .. } | RequestError::Constraint(ConstraintError::Busy { .. }),
+            ) => KvikError::Busy,
+            Error::Request(
+                RequestError::Internal(_) | RequestError::Constraint(ConstraintError::NoThread(_)),
+            ) => KvikError::Internal,
             Error::Request(_) => KvikError::Request,
             _ => KvikError::Internal,
         };
@@ -112,6 +117,15 @@ mod tests {
             RequestError::QueueFull { waiting: 256, retry_after_s: 2 }.into(),
             KvikError::Busy("256 requests are waiting, which is the limit; try again in 2 s".into()),
         );
+        check(
+            RequestError::Constraint(ConstraintError::Busy { retry_after_s: 2 }).into(),
+            KvikError::Busy("too many constraints are in use at the same time; try again in 2 s".into()),
+        );
+        check(
+            RequestError::Internal("it broke".into()).into(),
+            KvikError::Internal("internal error: it broke".into()),
+        );
+        check(RequestError::EmptyPrompt.into(), KvikError::Request(RequestError::EmptyPrompt.to_string()));
         check(
             Error::TooManyKept { prompts_max: 256 },
             KvikError::TooManyKept("256 prompts are kept, which is the limit; forget one first".into()),

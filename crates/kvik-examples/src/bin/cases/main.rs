@@ -11,7 +11,8 @@ use std::path::PathBuf;
 
 use answers::{answer, messages};
 use kvik_library::{
-    Error, KeptState, MemoryPressure, Model, Options, SamplingDefaults, Source, Sourced, StartError,
+    Error, KeptState, MemoryPressure, Model, Options, RequestError, SamplingDefaults, Source, Sourced,
+    StartError,
 };
 use list::{Line, quote};
 
@@ -234,6 +235,7 @@ impl Failure {
             Error::Start(StartError::Thread(_)) => "internal",
             Error::Start(_) | Error::Threads(_) => "argument",
             Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) | Error::NotForgotten(_) => "disk",
+            Error::Request(RequestError::Internal(_)) => "internal",
             Error::Request(_)
             | Error::PromptTooLong { .. }
             | Error::OverBudget { .. }
