@@ -50,7 +50,10 @@ pub(crate) enum AskError {
 impl AskError {
     /// The error of a response with this status and body; `url` is that of its server, if it has one.
     pub(crate) fn refused(url: Option<&str>, status: StatusCode, body: &str) -> AskError {
-        let message = message_of(&serde_json::from_str(body).unwrap_or_default());
+        let message = said(&serde_json::from_str(body).unwrap_or_default()).unwrap_or_else(|| match url {
+            Some(url) => format!("{url} answers {status}, and not as kvik does"),
+            None => format!("the request was refused with {status}"),
+        });
         match url {
             Some(url) if status == StatusCode::UNAUTHORIZED => AskError::Key { url: url.to_owned(), message },
             _ => AskError::Refused { status, message },
@@ -63,9 +66,15 @@ impl AskError {
     }
 }
 
-/// The message of an error in OpenAI's shape.
+/// The message of an error of a stream.
 pub(super) fn message_of(error: &Value) -> String {
-    error["error"]["message"].as_str().unwrap_or("the request was refused").to_owned()
+    said(error).unwrap_or_else(|| "the request was refused".to_owned())
+}
+
+/// The message of an error in OpenAI's shape, or in Ollama's.
+fn said(error: &Value) -> Option<String> {
+    let error = &error["error"];
+    error["message"].as_str().or(error.as_str()).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -81,7 +90,15 @@ mod tests {
         for (url, status) in [(None, StatusCode::UNAUTHORIZED), (Some("http://a"), StatusCode::NOT_FOUND)] {
             assert_eq!(refused(url, status, body).to_string(), "no");
         }
-        assert_eq!(refused(None, StatusCode::NOT_FOUND, "<html>").to_string(), "the request was refused");
+        for (body, expect) in [
+            ("<html>", "http://a answers 404 Not Found, and not as kvik does"),
+            (r#"{"detail": "Not Found"}"#, "http://a answers 404 Not Found, and not as kvik does"),
+            (r#"{"error": "no such model"}"#, "no such model"),
+        ] {
+            assert_eq!(refused(Some("http://a"), StatusCode::NOT_FOUND, body).to_string(), expect);
+        }
+        let unnamed = refused(None, StatusCode::NOT_FOUND, "<html>").to_string();
+        assert!(unnamed.contains("404"), "{unnamed}");
         let loading = r#"{"error": {"message": "Loading model", "code": 503}}"#;
         assert!(refused(Some("http://a"), StatusCode::SERVICE_UNAVAILABLE, loading).is_loading());
         assert!(!refused(Some("http://a"), StatusCode::SERVICE_UNAVAILABLE, body).is_loading());
