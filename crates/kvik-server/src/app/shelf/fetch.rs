@@ -38,7 +38,8 @@ impl Shelf {
         };
         let fetched = blocking(fetch).await;
         // The keeper loads nothing any more, and who waits is told so.
-        let fetched = if self.server.is_stopping() { Err(anyhow!("the server stops")) } else { fetched };
+        let fetched =
+            if self.server.is_stopping() { Err(anyhow!("the server is stopping")) } else { fetched };
         self.put_fetched(index, &entry, fetched);
     }
 
