@@ -246,9 +246,11 @@ def _biases(biases: Any) -> list[_native.LogitBias]:
     for token, bias in biases.items():
         if not isinstance(token, numbers.Integral) or not isinstance(bias, numbers.Real):
             raise TypeError(f"`logit_bias` has a number for each token, as {{7: -1.5}}, and not {token!r}: {bias!r}")
-        if not 0 <= token < 1 << 31:
+        # Also numbers of NumPy.
+        number = int(token)
+        if not 0 <= number < 1 << 31:
             raise InvalidArgumentError(f"a token of `logit_bias` is 0 to 2**31 - 1, and not {token}")
-        read.append(_native.LogitBias(token=token, bias=bias))
+        read.append(_native.LogitBias(token=number, bias=float(bias)))
     return read
 
 
