@@ -157,15 +157,7 @@ fn multiples_are_within_their_bounds() {
     let compiler = compiler();
     for (divisor, bounds, allowed, refused) in [
         (0.1, json!({"exclusiveMinimum": 0, "maximum": 0.5}), ["0.1", "0.5"], ["0", "0.0", "0.6"]),
-        // A bound of fewer digits than the other is written with as many.
-        (0.25, json!({"minimum": -0.5, "exclusiveMaximum": 0}), ["-0.25", "-0.50"], ["0", "-0", "-0.1"]),
         (0.3, json!({"exclusiveMinimum": 1, "maximum": 1.9}), ["1.2", "1.8"], ["1", "1.0", "1.3"]),
-        (
-            0.25,
-            json!({"exclusiveMinimum": 7, "exclusiveMaximum": 7.75}),
-            ["7.25", "7.5"],
-            ["7", "7.75", "7.1"],
-        ),
     ] {
         let mut schema = bounds;
         schema["multipleOf"] = json!(divisor);
